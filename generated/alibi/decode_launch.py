@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3965b298baf65b14
-#   text hash     f5c0f349535a09f5
+#   content hash  eae0625242590c77
+#   text hash     2cdb6ae338f0f94d
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

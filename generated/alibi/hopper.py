@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3965b298baf65b14
-#   text hash     1717f5080eb62503
+#   content hash  eae0625242590c77
+#   text hash     ab74deb6f28db4e6
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3965b298baf65b14
-#   text hash     d2ed71c3701f2f5b
+#   content hash  eae0625242590c77
+#   text hash     e613410b9612681f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3965b298baf65b14
-#   text hash     873e4276c90d495d
+#   content hash  eae0625242590c77
+#   text hash     f3d6c81cfa528866
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3965b298baf65b14
-#   text hash     055fc1b4b601ec4b
+#   content hash  eae0625242590c77
+#   text hash     882a290ca034a29f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ced0d059c6eac30c
-#   text hash     7dedc17eef026ff5
+#   content hash  6692792a180afebf
+#   text hash     ec5b746488e52b38
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ced0d059c6eac30c
-#   text hash     adfbfafa9b1c3886
+#   content hash  6692792a180afebf
+#   text hash     38a7fc2c8d6b5908
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

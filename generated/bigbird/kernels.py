@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ced0d059c6eac30c
-#   text hash     7c02d76d093e3545
+#   content hash  6692792a180afebf
+#   text hash     e28daca35751dcc9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

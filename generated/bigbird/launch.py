@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ced0d059c6eac30c
-#   text hash     90e0de9a388b4d80
+#   content hash  6692792a180afebf
+#   text hash     e304275705c0ce26
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ced0d059c6eac30c
-#   text hash     b106180a0aa22d92
+#   content hash  6692792a180afebf
+#   text hash     dac4e2757105340a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

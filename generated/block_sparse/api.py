@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  06fef5090670466b
-#   text hash     7cec947cff8eb8f8
+#   content hash  21067e70aee1e3c9
+#   text hash     c874ef0019086300
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

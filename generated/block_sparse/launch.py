@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  06fef5090670466b
-#   text hash     90f05e5f4cd40d0b
+#   content hash  21067e70aee1e3c9
+#   text hash     913f59f318d156e3
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

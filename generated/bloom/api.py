@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8f16264646ff24e
-#   text hash     b6466a94a9bdca6d
+#   content hash  ed3fe04696cdb7c3
+#   text hash     cc3bff3b43e0c3fe
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

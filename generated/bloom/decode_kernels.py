@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8f16264646ff24e
-#   text hash     310c73495633a44d
+#   content hash  ed3fe04696cdb7c3
+#   text hash     7bcd736f711affb3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8f16264646ff24e
-#   text hash     cdbe3e748ac6443d
+#   content hash  ed3fe04696cdb7c3
+#   text hash     c353824eef0befc0
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

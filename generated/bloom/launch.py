@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8f16264646ff24e
-#   text hash     e6dd5ee7c665603e
+#   content hash  ed3fe04696cdb7c3
+#   text hash     fa1d6dd8db1836e3
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

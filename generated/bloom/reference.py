@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8f16264646ff24e
-#   text hash     bcf521d62407c565
+#   content hash  ed3fe04696cdb7c3
+#   text hash     447980af4421faf1
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d54dfcf28a4c10d0
-#   text hash     ecddd27a1ef9b642
+#   content hash  103424dbc675405c
+#   text hash     73a80b34da8d5aae
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d54dfcf28a4c10d0
-#   text hash     a7b17a6e8eccd336
+#   content hash  103424dbc675405c
+#   text hash     8309d03cb354ade3
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d54dfcf28a4c10d0
-#   text hash     185a056207778758
+#   content hash  103424dbc675405c
+#   text hash     9af7405d71f83985
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

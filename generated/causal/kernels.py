@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d54dfcf28a4c10d0
-#   text hash     b02d06823f8f250b
+#   content hash  103424dbc675405c
+#   text hash     cd14ee7d145faf24
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d54dfcf28a4c10d0
-#   text hash     a5314c1ed6e4e9ba
+#   content hash  103424dbc675405c
+#   text hash     5c5e59daddaddc0a
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

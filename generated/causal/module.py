@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d54dfcf28a4c10d0
-#   text hash     e56f1124a3c6e50f
+#   content hash  103424dbc675405c
+#   text hash     d9325a4633888825
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d54dfcf28a4c10d0
-#   text hash     df4561ef1da6cc91
+#   content hash  103424dbc675405c
+#   text hash     61bdad9187c5a75c
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

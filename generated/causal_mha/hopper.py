@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aea3167d61b149f5
-#   text hash     8c01205f71b0f48e
+#   content hash  2bf325724fb09442
+#   text hash     931a7d130e9d25f6
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

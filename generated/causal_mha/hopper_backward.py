@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aea3167d61b149f5
-#   text hash     aa9f0608993c4b52
+#   content hash  2bf325724fb09442
+#   text hash     cb706e1ca5c25db3
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

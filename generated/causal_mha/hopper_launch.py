@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aea3167d61b149f5
-#   text hash     f8aa844f1553254b
+#   content hash  2bf325724fb09442
+#   text hash     c8c20d05d832829a
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aea3167d61b149f5
-#   text hash     1faf86c06d00a6d7
+#   content hash  2bf325724fb09442
+#   text hash     0b26718f5aaf2248
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aea3167d61b149f5
-#   text hash     f486c62541db1d85
+#   content hash  2bf325724fb09442
+#   text hash     4507433dded9be54
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

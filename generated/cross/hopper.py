@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84cf780725b27cd1
-#   text hash     7b8a5e43c6b4a93b
+#   content hash  31f3825c975e189a
+#   text hash     c1d6763fa4869e29
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84cf780725b27cd1
-#   text hash     fa4f5ffaae9bd710
+#   content hash  31f3825c975e189a
+#   text hash     71778c1bc942eb94
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84cf780725b27cd1
-#   text hash     aaf9c9be799a5b22
+#   content hash  31f3825c975e189a
+#   text hash     27320c1a9916fb8e
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84cf780725b27cd1
-#   text hash     2e1b6899fbf349f5
+#   content hash  31f3825c975e189a
+#   text hash     70e4ca8dbb32a499
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84cf780725b27cd1
-#   text hash     e224fecd3a2c8f0d
+#   content hash  31f3825c975e189a
+#   text hash     764b3197cfc68078
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6553f0d252af74e
-#   text hash     7014cb2da6169edb
+#   content hash  4eddfd7f0c0482b7
+#   text hash     ef6cc0e683d95020
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6553f0d252af74e
-#   text hash     f3da0d6d0f14923f
+#   content hash  4eddfd7f0c0482b7
+#   text hash     e2ab778d0a3201f6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6553f0d252af74e
-#   text hash     d7d7dac6d5909805
+#   content hash  4eddfd7f0c0482b7
+#   text hash     9d14119716a9f64d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6553f0d252af74e
-#   text hash     ff589046b935a242
+#   content hash  4eddfd7f0c0482b7
+#   text hash     7bd9783fab688c16
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6553f0d252af74e
-#   text hash     f6adf3c3c0743b72
+#   content hash  4eddfd7f0c0482b7
+#   text hash     9afa0520eda8cc4b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

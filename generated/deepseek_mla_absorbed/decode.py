@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fee6918fa6a59a47
-#   text hash     85bc5414c1b12fa6
+#   content hash  e107ded8cb75d14d
+#   text hash     8852eaf31a559446
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -70,6 +70,22 @@ def attend_with_cache(
         split_size = arguments.as_int("split_size", split_size)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
+    attend = attend_now
+    if torch.compiler.is_compiling():
+        from . import decode_operators
+
+        attend = decode_operators.attend
+    return attend(
+        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale,
+        k_scale, v_scale, workspace, out, return_lse, split_size
+    )  # fmt: skip
+
+
+def attend_now(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
+    v_scale, workspace, out, return_lse, split_size
+):  # fmt: skip
+    """What `attend_with_cache` gives, whose numbers are checked, where nothing is traced."""
     given = q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, workspace, out
     call, known = decode_arguments.remembered(
         CALLS,
@@ -90,7 +106,8 @@ def attend_with_cache(
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
     if out is None:
-        out = q.new_empty(call.out)
+        # two thirds of the time that a shape takes
+        out = torch.empty_like(q) if call.out_as_q else q.new_empty(call.out)
     else:
         call.check_out(out, q, k_cache, v_cache)
     lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
@@ -113,6 +130,29 @@ def attend_with_cache(
         lse,
     )
     return (out, lse) if return_lse else out
+
+
+def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
+    """What `append` does with checked arguments, where nothing is traced."""
+    v_in_k = decode_arguments.are_columns(v_cache, k_cache)
+    if v_in_k and v_scale is not None and v_scale.data_ptr() != k_scale.data_ptr():
+        raise ValueError("v_scale: expected k_scale itself, as v_cache is columns of k_cache, got another tensor")
+    from . import decode_launch as launch
+
+    k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
+    k_new, v_new = (x.reshape(-1, *x.shape[-2:]) for x in (k_new, v_new))
+    if k_new.numel():
+        launch.append(
+            k_new,
+            v_new,
+            k_cache,
+            v_cache,
+            slot_mapping.reshape(-1),
+            decode_arguments.by_place(k_scale),
+            decode_arguments.by_place(v_scale),
+            k_scale is not None and k_scale.dim() == 3,
+            v_in_k,
+        )
 
 
 def workspace_size(
@@ -161,25 +201,12 @@ def append(
         decode_arguments.refuse_gradients(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
-    v_in_k = decode_arguments.are_columns(v_cache, k_cache)
-    if v_in_k and v_scale is not None and v_scale.data_ptr() != k_scale.data_ptr():
-        raise ValueError("v_scale: expected k_scale itself, as v_cache is columns of k_cache, got another tensor")
-    from . import decode_launch as launch
+    put = append_now
+    if torch.compiler.is_compiling():
+        from . import decode_operators
 
-    k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
-    k_new, v_new = (x.reshape(-1, *x.shape[-2:]) for x in (k_new, v_new))
-    if k_new.numel():
-        launch.append(
-            k_new,
-            v_new,
-            k_cache,
-            v_cache,
-            slot_mapping.reshape(-1),
-            decode_arguments.by_place(k_scale),
-            decode_arguments.by_place(v_scale),
-            k_scale is not None and k_scale.dim() == 3,
-            v_in_k,
-        )
+        put = decode_operators.append
+    put(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
 
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
@@ -216,25 +243,12 @@ def _read(position, k_len):
     return ((0, position + 1),)
 
 
-def _check_call(
-    q,
-    k_cache,
-    v_cache,
-    seq_lens,
-    page_table,
-    k_starts,
-    cu_seqlens_q,
-    k_scale,
-    v_scale,
-    workspace,
-    out,
-    max_seqlen_q,
-    max_seqlen_k,
-    split_size,
-    v_in_k,
-):
-    """What such calls have in common, once all is checked."""
-    split_size = decode_arguments.as_split_size(split_size)
+def check_shapes(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, out, max_seqlen_q,
+    max_seqlen_k, split_size
+):  # fmt: skip
+    """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
+    decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(576, 512))
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
@@ -243,6 +257,18 @@ def _check_call(
     decode_arguments.check_scales(k_scale, v_scale, k_cache, seq_lens.shape[0])
     if out is not None:
         decode_arguments.check_out(out, q, v_cache)
+    return longest, max_seqlen_k
+
+
+def _check_call(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, workspace, out,
+    max_seqlen_q, max_seqlen_k, split_size, v_in_k
+):  # fmt: skip
+    """What such calls have in common, once all is checked."""
+    longest, max_seqlen_k = check_shapes(
+        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, out, max_seqlen_q,
+        max_seqlen_k, split_size
+    )  # fmt: skip
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import decode_launch as launch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fee6918fa6a59a47
-#   text hash     b5d51bb365b539a7
+#   content hash  e107ded8cb75d14d
+#   text hash     43797dfc9731de45
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fee6918fa6a59a47
-#   text hash     1b69dfb653b85e08
+#   content hash  e107ded8cb75d14d
+#   text hash     d87c6c8e5b49cc23
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fee6918fa6a59a47
-#   text hash     83fa38d2d04c25b7
+#   content hash  e107ded8cb75d14d
+#   text hash     99e3e5ae2a14368e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

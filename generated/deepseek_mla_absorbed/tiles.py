@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fee6918fa6a59a47
-#   text hash     19ab34d0fa4c852b
+#   content hash  e107ded8cb75d14d
+#   text hash     fdb710383b384311
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

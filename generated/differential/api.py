@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f57bd5fa3af75140
-#   text hash     4a9d05eb36f93184
+#   content hash  2ca69c3d5ee427e3
+#   text hash     6a60b201d85e3f54
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

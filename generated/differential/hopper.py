@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f57bd5fa3af75140
-#   text hash     6fa07355420a919a
+#   content hash  2ca69c3d5ee427e3
+#   text hash     c616da56f63ec85e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f57bd5fa3af75140
-#   text hash     12a618193839dbde
+#   content hash  2ca69c3d5ee427e3
+#   text hash     ae4bc4d589ec4792
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

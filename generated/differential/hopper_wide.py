@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f57bd5fa3af75140
-#   text hash     1316bbed2d660704
+#   content hash  2ca69c3d5ee427e3
+#   text hash     f4c093924465b9d7
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f57bd5fa3af75140
-#   text hash     08b0ad267109c4b3
+#   content hash  2ca69c3d5ee427e3
+#   text hash     229420b4615e36a5
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

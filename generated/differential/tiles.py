@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f57bd5fa3af75140
-#   text hash     b6a3d44255754946
+#   content hash  2ca69c3d5ee427e3
+#   text hash     341584147497cf50
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

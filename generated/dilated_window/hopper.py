@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64b3e9781a621d63
-#   text hash     5912c5dbed58e23e
+#   content hash  c3f0230ca88b744e
+#   text hash     95e85c3f684f1d34
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64b3e9781a621d63
-#   text hash     1868e908660a17d9
+#   content hash  c3f0230ca88b744e
+#   text hash     8f7833140d80efd5
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64b3e9781a621d63
-#   text hash     046c4be216b88485
+#   content hash  c3f0230ca88b744e
+#   text hash     5ceebe5e56051847
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64b3e9781a621d63
-#   text hash     c9c38e870d44624c
+#   content hash  c3f0230ca88b744e
+#   text hash     a60e55be6e1b4560
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64b3e9781a621d63
-#   text hash     8f65ce843f8612b6
+#   content hash  c3f0230ca88b744e
+#   text hash     3e98397c0639a14c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

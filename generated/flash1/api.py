@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d9428fce367feee8
-#   text hash     0fc057f92338dd1f
+#   content hash  11525a6c95f7e768
+#   text hash     7f3143aa0cb07ae0
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d9428fce367feee8
-#   text hash     5b9a0e1f17792a3e
+#   content hash  11525a6c95f7e768
+#   text hash     47a0fb4ec8d5db27
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d9428fce367feee8
-#   text hash     e79c6900a1114fd6
+#   content hash  11525a6c95f7e768
+#   text hash     3d8c146bb4363f21
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d9428fce367feee8
-#   text hash     b169fed0d06c28ed
+#   content hash  11525a6c95f7e768
+#   text hash     f8c1663b6d6c36ea
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  26c1952ac3069b85
-#   text hash     11a2bfb1a85f7432
+#   content hash  e4a83afb4fb8efc9
+#   text hash     0774586084cf26c0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ebbc4a468314181
-#   text hash     7f5f7f9b734f95ca
+#   content hash  df3035d614ff517c
+#   text hash     304524050d8d884c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

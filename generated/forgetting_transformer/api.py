@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ebbc4a468314181
-#   text hash     83005846f4da67a2
+#   content hash  df3035d614ff517c
+#   text hash     5f410f98b9f6427c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

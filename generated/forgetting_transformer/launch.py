@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ebbc4a468314181
-#   text hash     4d5ea5cf9e21eab9
+#   content hash  df3035d614ff517c
+#   text hash     0e273fcf8058b579
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

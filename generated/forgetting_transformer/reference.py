@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ebbc4a468314181
-#   text hash     c6590a0f07033fb8
+#   content hash  df3035d614ff517c
+#   text hash     c928c86a751e3bfe
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

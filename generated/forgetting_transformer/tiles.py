@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ebbc4a468314181
-#   text hash     0dfdab23f9be3e94
+#   content hash  df3035d614ff517c
+#   text hash     0ed2b8bfaa1f5a21
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1db8a4b8e2e428d3
-#   text hash     211815e16716d2a0
+#   content hash  d69bfb1d2f23c24f
+#   text hash     859c6ba7c5484239
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

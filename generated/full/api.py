@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1db8a4b8e2e428d3
-#   text hash     4699c2ee91b35906
+#   content hash  d69bfb1d2f23c24f
+#   text hash     64afdc0e3dbcd070
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1db8a4b8e2e428d3
-#   text hash     101bac546f19a6fb
+#   content hash  d69bfb1d2f23c24f
+#   text hash     9b829a3e51879322
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

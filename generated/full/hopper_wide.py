@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1db8a4b8e2e428d3
-#   text hash     f421d3085bc86ba7
+#   content hash  d69bfb1d2f23c24f
+#   text hash     4fe6610b6e901dca
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

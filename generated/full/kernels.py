@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1db8a4b8e2e428d3
-#   text hash     5bf8197f7f7b5b09
+#   content hash  d69bfb1d2f23c24f
+#   text hash     a8432abcb8855536
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1db8a4b8e2e428d3
-#   text hash     219813f4fc9e7e6a
+#   content hash  d69bfb1d2f23c24f
+#   text hash     431b096a2b3bdb85
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cf46c6a4999bf2a
-#   text hash     174c5b3b768e6a8d
+#   content hash  963b96184f7edfe6
+#   text hash     20a9008a1fb13b3e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cf46c6a4999bf2a
-#   text hash     157268f3ba624e55
+#   content hash  963b96184f7edfe6
+#   text hash     93f98a865f105d5f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cf46c6a4999bf2a
-#   text hash     6d700254db301343
+#   content hash  963b96184f7edfe6
+#   text hash     7995745ff2d3d62d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cf46c6a4999bf2a
-#   text hash     8a862bc9e94ad197
+#   content hash  963b96184f7edfe6
+#   text hash     69ad1c8e2c6a4d47
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cf46c6a4999bf2a
-#   text hash     4d290541fe552b16
+#   content hash  963b96184f7edfe6
+#   text hash     1caf7120eb9a1918
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe2cae8c8d1e16a0
-#   text hash     f9a93de65b470e3e
+#   content hash  fb6698f0c6c6c059
+#   text hash     36f7a7ce1f3c2b17
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

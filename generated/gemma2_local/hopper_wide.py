@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe2cae8c8d1e16a0
-#   text hash     815042a3e91f147c
+#   content hash  fb6698f0c6c6c059
+#   text hash     85c71c3872ae29f3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe2cae8c8d1e16a0
-#   text hash     46a43c1a608aa0d9
+#   content hash  fb6698f0c6c6c059
+#   text hash     f89f436d4cca1871
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

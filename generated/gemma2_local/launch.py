@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe2cae8c8d1e16a0
-#   text hash     10b73f03e5ae7f56
+#   content hash  fb6698f0c6c6c059
+#   text hash     48856663d7015c23
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

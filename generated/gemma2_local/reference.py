@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe2cae8c8d1e16a0
-#   text hash     16584705c2e0e60a
+#   content hash  fb6698f0c6c6c059
+#   text hash     9b90fa19bbe2ee73
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b33bfcd94e82a5
-#   text hash     9f31f5d0c444fcaf
+#   content hash  e34165e74a6956a7
+#   text hash     d686211df8f71d31
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

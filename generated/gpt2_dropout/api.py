@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b33bfcd94e82a5
-#   text hash     b4282ff4086c80a9
+#   content hash  e34165e74a6956a7
+#   text hash     8b4cfa1845a29c53
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

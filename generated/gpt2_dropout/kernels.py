@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b33bfcd94e82a5
-#   text hash     48813d75258f66e8
+#   content hash  e34165e74a6956a7
+#   text hash     8bdf3516b48e552e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

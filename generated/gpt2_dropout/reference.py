@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b33bfcd94e82a5
-#   text hash     ec8b86e4e2dd89f4
+#   content hash  e34165e74a6956a7
+#   text hash     ca9b18d788719ee7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

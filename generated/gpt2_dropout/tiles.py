@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21b33bfcd94e82a5
-#   text hash     ccfa3ea4cddac3b2
+#   content hash  e34165e74a6956a7
+#   text hash     73b5e5b916c2a094
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

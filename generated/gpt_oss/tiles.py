@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  57518922be36e700
-#   text hash     740caf0641293967
+#   content hash  663645be05b14302
+#   text hash     ab0d05ceea262421
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

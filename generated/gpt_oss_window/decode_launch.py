@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78c5df041d4a0c9f
-#   text hash     e0ac16337d550a95
+#   content hash  eefae7a5d4a8e1b4
+#   text hash     af3066f8fd832ba2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78c5df041d4a0c9f
-#   text hash     86e84e38c0098a7a
+#   content hash  eefae7a5d4a8e1b4
+#   text hash     58d13ab7607450db
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78c5df041d4a0c9f
-#   text hash     44cd3ec0ebeb8c5d
+#   content hash  eefae7a5d4a8e1b4
+#   text hash     8ffe606587885c7c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78c5df041d4a0c9f
-#   text hash     506c496b594d055f
+#   content hash  eefae7a5d4a8e1b4
+#   text hash     38292ea19dd10710
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

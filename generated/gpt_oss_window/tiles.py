@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  78c5df041d4a0c9f
-#   text hash     9bab5631acbee59a
+#   content hash  eefae7a5d4a8e1b4
+#   text hash     6b3de9b4e0dd375b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e512af0b4c488399
-#   text hash     ff793ca14c8fa6f1
+#   content hash  237b8bf84fa78f59
+#   text hash     5212d4c8e2764f67
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

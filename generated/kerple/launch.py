@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e512af0b4c488399
-#   text hash     bb70acb4d3252289
+#   content hash  237b8bf84fa78f59
+#   text hash     ccff102ce7a88107
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e512af0b4c488399
-#   text hash     ccec2be1f9a959cf
+#   content hash  237b8bf84fa78f59
+#   text hash     a8910c43526440fa
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

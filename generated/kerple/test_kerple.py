@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e512af0b4c488399
-#   text hash     02df898530c5d91f
+#   content hash  237b8bf84fa78f59
+#   text hash     6b39381e085064fb
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e512af0b4c488399
-#   text hash     e6086d0f32485c08
+#   content hash  237b8bf84fa78f59
+#   text hash     643bf3ce1b11b90e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  bcb78f5c0b7105e5
-#   text hash     4f780d094f8243e0
+#   content hash  19487bc8c9eea1f5
+#   text hash     55e2b46b6dd0f44b
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -38,8 +38,8 @@ class Call:
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
         self.seen, self.size, self.v_in_k = seen, size, v_in_k
         self.scale = 1 / math.sqrt(q.shape[-1])
-        self.out = (*q.shape[:-1], v_cache.shape[-1])
-        self.lse = (*q.shape[:-3], q.shape[-2], q.shape[-3])
+        self.out, self.lse = shapes(q, v_cache)
+        self.out_as_q = self.out == q.shape and q.is_contiguous()
         # bytes from the first number of each to its last
         self.bytes = math.prod(self.out) * q.element_size(), *(_span(x) for x in (q, k_cache, v_cache))
         # of a sequence, and of a head
@@ -60,6 +60,11 @@ class Call:
             raise ValueError("out: expected memory of its own, got some of k_cache")
         if -v_bytes < v_cache.data_ptr() - first < most:
             raise ValueError("out: expected memory of its own, got some of v_cache")
+
+
+def shapes(q, v_cache):
+    """Those of out and LSE."""
+    return (*q.shape[:-1], v_cache.shape[-1]), (*q.shape[:-3], q.shape[-2], q.shape[-3])
 
 
 def _span(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8c09decee09353d9
-#   text hash     66a2bf1fdb22385d
+#   content hash  223d6a3b5dbc3c83
+#   text hash     92837c7bfd09e67c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8c09decee09353d9
-#   text hash     584fe7f389391f6f
+#   content hash  223d6a3b5dbc3c83
+#   text hash     7e0ffefe475e80a7
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

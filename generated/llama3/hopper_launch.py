@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8c09decee09353d9
-#   text hash     270159ee5203f957
+#   content hash  223d6a3b5dbc3c83
+#   text hash     2abe3aa2419bfa51
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8c09decee09353d9
-#   text hash     c9d39d337d867b04
+#   content hash  223d6a3b5dbc3c83
+#   text hash     ea43ad903157c653
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8c09decee09353d9
-#   text hash     f0dc5182e5cf8291
+#   content hash  223d6a3b5dbc3c83
+#   text hash     e32317d744d92c2d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

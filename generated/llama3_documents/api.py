@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  715ef88811994fd4
-#   text hash     801714e734100784
+#   content hash  e0ef57e1f8b18598
+#   text hash     c5366c4985d8d70c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  715ef88811994fd4
-#   text hash     40a8ca636ae9e173
+#   content hash  e0ef57e1f8b18598
+#   text hash     6166499f82c81fd0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

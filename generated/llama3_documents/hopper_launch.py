@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  715ef88811994fd4
-#   text hash     ce6c059efef1d625
+#   content hash  e0ef57e1f8b18598
+#   text hash     fd5ffc8abba6fe96
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

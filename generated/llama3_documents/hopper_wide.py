@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  715ef88811994fd4
-#   text hash     fec4491d7b99dfbe
+#   content hash  e0ef57e1f8b18598
+#   text hash     df0e26076c56caee
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

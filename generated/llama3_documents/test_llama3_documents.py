@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  715ef88811994fd4
-#   text hash     540d14d25a67e3c2
+#   content hash  e0ef57e1f8b18598
+#   text hash     31cb5e85330417d6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  13296109ecbe43d3
-#   text hash     9e200a05f1b4027a
+#   content hash  84ac360afeca2510
+#   text hash     b502002709b06136
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

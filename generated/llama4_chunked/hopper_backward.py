@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  13296109ecbe43d3
-#   text hash     5ac16fe1493c5170
+#   content hash  84ac360afeca2510
+#   text hash     4ab4aaa21230e86b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  13296109ecbe43d3
-#   text hash     658b8a1719c99580
+#   content hash  84ac360afeca2510
+#   text hash     75eec5daa0c34331
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

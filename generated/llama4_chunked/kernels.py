@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  13296109ecbe43d3
-#   text hash     64cbbe3d67e7c083
+#   content hash  84ac360afeca2510
+#   text hash     825700bc6489a7c6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  13296109ecbe43d3
-#   text hash     8f741f6990db709a
+#   content hash  84ac360afeca2510
+#   text hash     cf0f4cdc49249ccb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

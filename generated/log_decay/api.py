@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eaf367cc0499a303
-#   text hash     7f29e43914dc457b
+#   content hash  445e248429d25202
+#   text hash     d8456a8e38ce822a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

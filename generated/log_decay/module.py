@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eaf367cc0499a303
-#   text hash     306476c97ccf4368
+#   content hash  445e248429d25202
+#   text hash     b2316f055f3054d7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

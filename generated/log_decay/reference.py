@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eaf367cc0499a303
-#   text hash     c15246c5a54a3bcd
+#   content hash  445e248429d25202
+#   text hash     19e0090b8c6ec2d7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

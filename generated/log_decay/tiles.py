@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eaf367cc0499a303
-#   text hash     20630ddab30fc2a2
+#   content hash  445e248429d25202
+#   text hash     637ce43547a8cb00
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  786696996426ef7a
-#   text hash     cf337fdbc18a3eb9
+#   content hash  6c74f4fc12c4d951
+#   text hash     688d86dd5598369b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  786696996426ef7a
-#   text hash     5d58834cd168628a
+#   content hash  6c74f4fc12c4d951
+#   text hash     1f7efe90f804c9b5
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

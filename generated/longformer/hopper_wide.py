@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  786696996426ef7a
-#   text hash     d13d7d1458ab1b68
+#   content hash  6c74f4fc12c4d951
+#   text hash     4c3baa3f657708e7
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  786696996426ef7a
-#   text hash     c213c234d2e27160
+#   content hash  6c74f4fc12c4d951
+#   text hash     0a04c378442eddcb
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  786696996426ef7a
-#   text hash     ee5d5afa7c0b7f05
+#   content hash  6c74f4fc12c4d951
+#   text hash     555505fd4c0ddb4d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

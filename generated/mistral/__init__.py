@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c77d27e86449086
-#   text hash     0ff0315a9a4af08a
+#   content hash  8bf0d0e2c0a7c024
+#   text hash     2032722a15256690
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

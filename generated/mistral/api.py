@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c77d27e86449086
-#   text hash     c27919b7bd5ddfe6
+#   content hash  8bf0d0e2c0a7c024
+#   text hash     b75bcbf783bfccf7
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c77d27e86449086
-#   text hash     49902faa24cacb9c
+#   content hash  8bf0d0e2c0a7c024
+#   text hash     5db757137a7bb542
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c77d27e86449086
-#   text hash     47c74b5fdb67a19b
+#   content hash  8bf0d0e2c0a7c024
+#   text hash     7b20fa923b85a9c5
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

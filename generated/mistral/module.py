@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c77d27e86449086
-#   text hash     3d19025adf776637
+#   content hash  8bf0d0e2c0a7c024
+#   text hash     103cb63582d2831f
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

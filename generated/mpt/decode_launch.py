@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b9485b4dc1ad42b
-#   text hash     9b3ce7905a5e8efe
+#   content hash  651edd82dfa3597e
+#   text hash     a8a704422c6d6faa
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

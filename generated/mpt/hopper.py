@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b9485b4dc1ad42b
-#   text hash     90b5d1fc25ad660f
+#   content hash  651edd82dfa3597e
+#   text hash     926eea49fa8ea42b
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b9485b4dc1ad42b
-#   text hash     86c5acc1bd272bfb
+#   content hash  651edd82dfa3597e
+#   text hash     b0ea6746a29fb383
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b9485b4dc1ad42b
-#   text hash     8db0c66842ae6ad6
+#   content hash  651edd82dfa3597e
+#   text hash     53a1879a17193cf6
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  283da62b036ce3c2
-#   text hash     a3e7c6fae507d8a3
+#   content hash  66d1924135640b2e
+#   text hash     8efe98d236e67f34
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  283da62b036ce3c2
-#   text hash     9ac422774b0d4123
+#   content hash  66d1924135640b2e
+#   text hash     490ed01bfcb2b7c6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

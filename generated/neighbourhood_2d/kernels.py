@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  283da62b036ce3c2
-#   text hash     db13104e27ff609d
+#   content hash  66d1924135640b2e
+#   text hash     3989aca6243d0bc7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

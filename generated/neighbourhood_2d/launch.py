@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  283da62b036ce3c2
-#   text hash     c83aa4a8cb631f62
+#   content hash  66d1924135640b2e
+#   text hash     36570d4ec3b63d59
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

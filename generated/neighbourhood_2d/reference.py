@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  283da62b036ce3c2
-#   text hash     ef0716b559fba8e6
+#   content hash  66d1924135640b2e
+#   text hash     5cbe5be03f7b9611
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

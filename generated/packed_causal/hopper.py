@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  349bf0767319eae0
-#   text hash     37a76fe7b69a9e73
+#   content hash  a241dc576bd9dad6
+#   text hash     aa6933c1f71bca11
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  349bf0767319eae0
-#   text hash     235d28b13ec06c49
+#   content hash  a241dc576bd9dad6
+#   text hash     f8d62e956c47a44d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  349bf0767319eae0
-#   text hash     f40ccec8b4f08f3d
+#   content hash  a241dc576bd9dad6
+#   text hash     e9574e399af28937
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

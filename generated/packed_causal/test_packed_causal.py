@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  349bf0767319eae0
-#   text hash     3432d987e898c9c1
+#   content hash  a241dc576bd9dad6
+#   text hash     4686a56dff28e37f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  349bf0767319eae0
-#   text hash     67e3f51cd8b23801
+#   content hash  a241dc576bd9dad6
+#   text hash     e754fe4810c3fbf4
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bd1931057dc6980f
-#   text hash     8928f06afa4f12a7
+#   content hash  4b64797e72d0fc89
+#   text hash     73fa775981b99b21
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bd1931057dc6980f
-#   text hash     63441e6ca3b1e60e
+#   content hash  4b64797e72d0fc89
+#   text hash     c16e4d142fc607ff
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bd1931057dc6980f
-#   text hash     573fc11621d3ace3
+#   content hash  4b64797e72d0fc89
+#   text hash     45c0b2985a2dcf73
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

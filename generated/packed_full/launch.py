@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bd1931057dc6980f
-#   text hash     2d6a971013d80101
+#   content hash  4b64797e72d0fc89
+#   text hash     c8fdb0d98ff90664
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

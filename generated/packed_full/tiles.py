@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bd1931057dc6980f
-#   text hash     42eac84376f402b1
+#   content hash  4b64797e72d0fc89
+#   text hash     598b6287d850485a
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88c3bca4f6191aa1
-#   text hash     bea506645e134599
+#   content hash  ea0ff46d801ae07a
+#   text hash     ed4cf88b71235014
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88c3bca4f6191aa1
-#   text hash     09d04ba19ab6fae2
+#   content hash  ea0ff46d801ae07a
+#   text hash     33d64de8f8b9cabf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

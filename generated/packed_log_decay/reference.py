@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88c3bca4f6191aa1
-#   text hash     3797cc8b35272854
+#   content hash  ea0ff46d801ae07a
+#   text hash     6c1201f59f118cae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88c3bca4f6191aa1
-#   text hash     d4e3b48fae57ca71
+#   content hash  ea0ff46d801ae07a
+#   text hash     eb6e2c7c98451ae5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

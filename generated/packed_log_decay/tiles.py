@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88c3bca4f6191aa1
-#   text hash     d0310cc6c943a9c6
+#   content hash  ea0ff46d801ae07a
+#   text hash     d0d404afd281392c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

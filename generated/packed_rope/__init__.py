@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a15d0e899e171c7
-#   text hash     cb2d5b1062b36cb3
+#   content hash  aa75c6310272bb3f
+#   text hash     7a5c2a1c7f62793a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a15d0e899e171c7
-#   text hash     19db15e3616be343
+#   content hash  aa75c6310272bb3f
+#   text hash     30ae0e130720309f
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

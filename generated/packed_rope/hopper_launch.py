@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a15d0e899e171c7
-#   text hash     9b6e241d2d5c58c3
+#   content hash  aa75c6310272bb3f
+#   text hash     2f68f77277c8e390
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

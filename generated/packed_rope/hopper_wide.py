@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a15d0e899e171c7
-#   text hash     1b9346527f89a5b0
+#   content hash  aa75c6310272bb3f
+#   text hash     fd313d529cba6590
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

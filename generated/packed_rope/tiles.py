@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a15d0e899e171c7
-#   text hash     350c2a9ffc27d141
+#   content hash  aa75c6310272bb3f
+#   text hash     03cc28ec93e7d506
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

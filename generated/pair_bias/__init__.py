@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  08c34ea79db9c289
-#   text hash     d0fe5143b51fe153
+#   content hash  6e1a2fd377cefcc2
+#   text hash     4835ac48a7daec6f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

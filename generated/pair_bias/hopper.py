@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  08c34ea79db9c289
-#   text hash     bba341a3d6053723
+#   content hash  6e1a2fd377cefcc2
+#   text hash     ce7e114ff4d30fc6
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

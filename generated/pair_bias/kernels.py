@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  08c34ea79db9c289
-#   text hash     51b1f55b5dc79672
+#   content hash  6e1a2fd377cefcc2
+#   text hash     252c8131addaa335
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  08c34ea79db9c289
-#   text hash     d77383bb6960d24f
+#   content hash  6e1a2fd377cefcc2
+#   text hash     4f6256dcc7409404
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

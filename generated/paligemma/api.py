@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4992f4e1343f154c
-#   text hash     660ae947b31b9a26
+#   content hash  3a40ecdfc6d7a16d
+#   text hash     b81ec38860e70a4e
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4992f4e1343f154c
-#   text hash     f4cfd5c1958ecae7
+#   content hash  3a40ecdfc6d7a16d
+#   text hash     a99322771bca6014
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

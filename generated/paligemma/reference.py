@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4992f4e1343f154c
-#   text hash     6651e71eed89e943
+#   content hash  3a40ecdfc6d7a16d
+#   text hash     bdc835aae5928b3d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4992f4e1343f154c
-#   text hash     34281c7dc0907f44
+#   content hash  3a40ecdfc6d7a16d
+#   text hash     a4668a03a26e8889
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

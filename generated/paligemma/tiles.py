@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4992f4e1343f154c
-#   text hash     dd5fe31ecfc3d8a5
+#   content hash  3a40ecdfc6d7a16d
+#   text hash     a640d7803ba6a373
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1545864327ce3cdb
-#   text hash     3c31891dbe05c0b9
+#   content hash  7d77602a08b1b6d1
+#   text hash     61704fc09af8c747
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

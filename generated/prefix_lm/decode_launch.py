@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1545864327ce3cdb
-#   text hash     c0804599f798bdae
+#   content hash  7d77602a08b1b6d1
+#   text hash     d03ca8df2f731204
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1545864327ce3cdb
-#   text hash     7fb7ee692af89d7d
+#   content hash  7d77602a08b1b6d1
+#   text hash     e76ca45c3558ab4f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1545864327ce3cdb
-#   text hash     ab8b0b2d0872e26d
+#   content hash  7d77602a08b1b6d1
+#   text hash     90b66bce50fae88c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

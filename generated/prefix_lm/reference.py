@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1545864327ce3cdb
-#   text hash     6a77c851906e3f9c
+#   content hash  7d77602a08b1b6d1
+#   text hash     7797f54b0f43d1a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5065796949ff3a25
-#   text hash     f94dd96f6fbe0663
+#   content hash  495655b14843c910
+#   text hash     d94835b8ea06a386
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

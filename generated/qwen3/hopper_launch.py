@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5065796949ff3a25
-#   text hash     4a96c3840a831ba3
+#   content hash  495655b14843c910
+#   text hash     f857bb13d642d0d5
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5065796949ff3a25
-#   text hash     a735c6107511b6ad
+#   content hash  495655b14843c910
+#   text hash     39885798192d96e3
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5065796949ff3a25
-#   text hash     fcc7bc170b75e6a2
+#   content hash  495655b14843c910
+#   text hash     b64ee5abc7e627be
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

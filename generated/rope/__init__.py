@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b945070ce3a0d09c
-#   text hash     25ff63b22195eab7
+#   content hash  a50d22a5198f7345
+#   text hash     886f180cc4a4c2d2
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

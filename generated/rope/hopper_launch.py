@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b945070ce3a0d09c
-#   text hash     e5dda3866a89e5ea
+#   content hash  a50d22a5198f7345
+#   text hash     56f944d840049a21
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b945070ce3a0d09c
-#   text hash     6d9dbc603cec7acd
+#   content hash  a50d22a5198f7345
+#   text hash     f268d6fb7dade729
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

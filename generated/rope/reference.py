@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b945070ce3a0d09c
-#   text hash     50f5fdd7c637641f
+#   content hash  a50d22a5198f7345
+#   text hash     4a2ceb278b7bafda
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

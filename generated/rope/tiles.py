@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b945070ce3a0d09c
-#   text hash     7e92147b6d4b32e5
+#   content hash  a50d22a5198f7345
+#   text hash     328d8431111866c4
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

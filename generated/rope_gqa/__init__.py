@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e51a721837f008cb
-#   text hash     8a61880ec0f102bc
+#   content hash  0cbb79096988b46b
+#   text hash     dad886801b4d5c3d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

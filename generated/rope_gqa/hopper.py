@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e51a721837f008cb
-#   text hash     459870c2af3d0a71
+#   content hash  0cbb79096988b46b
+#   text hash     a6a7b48ef5d555f9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

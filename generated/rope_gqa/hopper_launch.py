@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e51a721837f008cb
-#   text hash     f864481b6bb19750
+#   content hash  0cbb79096988b46b
+#   text hash     3262acd4bf45f7b1
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

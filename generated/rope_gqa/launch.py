@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e51a721837f008cb
-#   text hash     2a79ff009b0b73d8
+#   content hash  0cbb79096988b46b
+#   text hash     b2bb738b307c22cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

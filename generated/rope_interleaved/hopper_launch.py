@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9e94720f37bc45c9
-#   text hash     857291272ff17299
+#   content hash  fcedb7212fa590d8
+#   text hash     a8b8a52ba1508232
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9e94720f37bc45c9
-#   text hash     bb70a6423074401a
+#   content hash  fcedb7212fa590d8
+#   text hash     7acc30107f65f725
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

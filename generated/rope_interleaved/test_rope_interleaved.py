@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9e94720f37bc45c9
-#   text hash     7862277c22c175ca
+#   content hash  fcedb7212fa590d8
+#   text hash     df0c68eef645c441
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9e94720f37bc45c9
-#   text hash     904f3569e003312a
+#   content hash  fcedb7212fa590d8
+#   text hash     75dd2abc371cc59f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

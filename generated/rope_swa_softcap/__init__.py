@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6170de8064c42dd6
-#   text hash     c4483604af90f64e
+#   content hash  57d31b7d97f08922
+#   text hash     0acf574ad7670da2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

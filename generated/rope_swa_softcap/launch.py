@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6170de8064c42dd6
-#   text hash     b28e331be6259ef2
+#   content hash  57d31b7d97f08922
+#   text hash     be14c721b2860b3d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6170de8064c42dd6
-#   text hash     551f7f2a14b522ea
+#   content hash  57d31b7d97f08922
+#   text hash     6d831bf823d0667a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

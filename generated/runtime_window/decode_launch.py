@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b525d0e0b2e350f6
-#   text hash     8d2b9da2d9842e76
+#   content hash  e15127e711b95834
+#   text hash     3e696fccdeaa9c35
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b525d0e0b2e350f6
-#   text hash     c86bc9b059514ce5
+#   content hash  e15127e711b95834
+#   text hash     05429098e2d1f68c
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

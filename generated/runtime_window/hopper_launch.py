@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b525d0e0b2e350f6
-#   text hash     5350745406d9abf3
+#   content hash  e15127e711b95834
+#   text hash     106395d02dad9310
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b525d0e0b2e350f6
-#   text hash     88295261489d5456
+#   content hash  e15127e711b95834
+#   text hash     87a8b2f5abea4280
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

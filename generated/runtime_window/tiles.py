@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b525d0e0b2e350f6
-#   text hash     42ee48b471c9cbe7
+#   content hash  e15127e711b95834
+#   text hash     1aefc2c72e6499c6
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

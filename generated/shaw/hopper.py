@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91c748fc2ca798c9
-#   text hash     bf2ba9f1964b5429
+#   content hash  53b61e675dbcd963
+#   text hash     35e4971fcef63138
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

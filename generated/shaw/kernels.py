@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91c748fc2ca798c9
-#   text hash     ce87a2d1da8d6a6e
+#   content hash  53b61e675dbcd963
+#   text hash     999c6b834b6c0f77
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91c748fc2ca798c9
-#   text hash     110e267fc01ba922
+#   content hash  53b61e675dbcd963
+#   text hash     1d06c5e358602c10
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

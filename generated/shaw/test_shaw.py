@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91c748fc2ca798c9
-#   text hash     8ea1205f06cb84a0
+#   content hash  53b61e675dbcd963
+#   text hash     362dfb84522ee9f2
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

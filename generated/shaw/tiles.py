@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  91c748fc2ca798c9
-#   text hash     3a4c042bad00d348
+#   content hash  53b61e675dbcd963
+#   text hash     430acb2bf535cf70
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

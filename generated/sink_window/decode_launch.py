@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  45aba734994ae4ca
-#   text hash     2fa8a43d0170b76f
+#   content hash  a0ad942f4b9ff510
+#   text hash     08c4f042a1dcd9a5
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  45aba734994ae4ca
-#   text hash     b0970901484c6aa9
+#   content hash  a0ad942f4b9ff510
+#   text hash     d6de3399042a921a
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

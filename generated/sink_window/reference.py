@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  45aba734994ae4ca
-#   text hash     4b0acf8bd5cc1193
+#   content hash  a0ad942f4b9ff510
+#   text hash     8c465e6f8a6d9f2d
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  45aba734994ae4ca
-#   text hash     33a505afa2a968cb
+#   content hash  a0ad942f4b9ff510
+#   text hash     4d22012081473dbb
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  45aba734994ae4ca
-#   text hash     5f1968221d9dd90a
+#   content hash  a0ad942f4b9ff510
+#   text hash     f7617e210a880e0d
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

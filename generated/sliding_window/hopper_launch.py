@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5393c57d8c977d13
-#   text hash     68efb265aa7c4e7f
+#   content hash  b71ba84af43529e8
+#   text hash     cba2a0dfa782fb04
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5393c57d8c977d13
-#   text hash     54282fcc4cb01f0a
+#   content hash  b71ba84af43529e8
+#   text hash     f44fc3d7d8c2902e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5393c57d8c977d13
-#   text hash     54fb019e72d180b9
+#   content hash  b71ba84af43529e8
+#   text hash     0c6713755e9c3280
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

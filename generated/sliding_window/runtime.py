@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  7fa6d4149cfa0903
-#   text hash     c5652bbecbde4f6e
+#   content hash  6d7c81cb1a3b4d20
+#   text hash     aa95cd9fa8ca287b
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -44,16 +44,17 @@ class Operator:
     """A function that PyTorch can trace, and differentiate once `register_autograd` has told it how.
 
     It is named after its module, so that each copy of a package has operators of its own. PyTorch's way through an
-    operator takes longer than a launch: where its dispatcher has nothing to do, the function is called as such.
+    operator takes longer than a launch: where its dispatcher has nothing to do, the function is called as such. It
+    writes to the arguments that it `mutates`, by name.
     """
 
-    def __init__(self, function):
+    def __init__(self, function, mutates=()):
         self.function = on_its_device(function)
         self.derived = None
         self.name = function.__module__.replace("_", "__").replace(".", "_") + function.__name__
         # with `custom_op` of torch.library a compiled step takes the host a sixth longer
         self.library = get_library_allowing_overwrite("attnforge", self.name)
-        schema = torch.library.infer_schema(function, mutates_args=())
+        schema = torch.library.infer_schema(function, mutates_args=mutates)
         self.library.define(self.name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.library.impl(self.name, self.function, "CompositeExplicitAutograd")
         self.traced = getattr(torch.ops.attnforge, self.name).default

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5393c57d8c977d13
-#   text hash     91d3b734a1fe4a28
+#   content hash  b71ba84af43529e8
+#   text hash     aaa16d2abb7dcd6b
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3202310ed52ae1d
-#   text hash     7c7c3bb3f90479a2
+#   content hash  ea89e917a623725f
+#   text hash     87600629cdc24c12
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

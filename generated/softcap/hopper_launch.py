@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3202310ed52ae1d
-#   text hash     1417f9f7fe79ff80
+#   content hash  ea89e917a623725f
+#   text hash     4c8dc9161e860249
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

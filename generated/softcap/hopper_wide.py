@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3202310ed52ae1d
-#   text hash     1ac3a2c30ff03282
+#   content hash  ea89e917a623725f
+#   text hash     32bf1363091dde56
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3202310ed52ae1d
-#   text hash     60355d5cb560aeb7
+#   content hash  ea89e917a623725f
+#   text hash     157420654925f517
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

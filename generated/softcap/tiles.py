@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3202310ed52ae1d
-#   text hash     ac791a944766ce80
+#   content hash  ea89e917a623725f
+#   text hash     f3f6b7b2de357435
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3202310ed52ae1d
-#   text hash     ba40b326c5ae1ce4
+#   content hash  ea89e917a623725f
+#   text hash     73bed310191e53ca
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -86,8 +86,10 @@ MOST_NEW = 16  # new tokens of a call whose keys are split among programs
 
 def _decodes(query, key, is_causal):
     """Whether few new tokens look at a cache, to whose keys `attend_with_cache` gives more programs than `attention`."""
-    few = is_causal and query.shape[2] <= MOST_NEW and query.shape[2] < key.shape[2]
-    return few and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if not is_causal or torch.is_grad_enabled():
+        return False
+    # in this order: a compiler that has one length for both asks nothing more of it
+    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cf55867587099b3
-#   text hash     1572c606faca0ee9
+#   content hash  19263e25e43a0aa0
+#   text hash     ee9d95a2b50a1e2f
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

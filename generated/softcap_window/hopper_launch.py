@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cf55867587099b3
-#   text hash     f1b9a43c2015d70d
+#   content hash  19263e25e43a0aa0
+#   text hash     bb4cc656718b98dc
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

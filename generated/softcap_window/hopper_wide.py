@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cf55867587099b3
-#   text hash     6ddc0fec3402c249
+#   content hash  19263e25e43a0aa0
+#   text hash     115e231e203fc4cb
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cf55867587099b3
-#   text hash     68f0f05a709709a7
+#   content hash  19263e25e43a0aa0
+#   text hash     01111a0b453609cb
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cf55867587099b3
-#   text hash     0addb4788c82b18a
+#   content hash  19263e25e43a0aa0
+#   text hash     b3e48ddd5cb107c5
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cf55867587099b3
-#   text hash     6e4039c262ab6ecb
+#   content hash  19263e25e43a0aa0
+#   text hash     08ff52f580554685
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -84,8 +84,10 @@ MOST_NEW = 16  # new tokens of a call whose keys are split among programs
 
 def _decodes(query, key, is_causal):
     """Whether few new tokens look at a cache, to whose keys `attend_with_cache` gives more programs than `attention`."""
-    few = is_causal and query.shape[2] <= MOST_NEW and query.shape[2] < key.shape[2]
-    return few and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if not is_causal or torch.is_grad_enabled():
+        return False
+    # in this order: a compiler that has one length for both asks nothing more of it
+    return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed23c31bb8a3f865
-#   text hash     13e861d944e0d975
+#   content hash  4fde24f12ff8187b
+#   text hash     ad9f7f5d09b44f30
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed23c31bb8a3f865
-#   text hash     8f1ee8ee792e7b81
+#   content hash  4fde24f12ff8187b
+#   text hash     3ddff066bce6c4f4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed23c31bb8a3f865
-#   text hash     c0ac338149ca65dd
+#   content hash  4fde24f12ff8187b
+#   text hash     a4a37150fb341619
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed23c31bb8a3f865
-#   text hash     346b701ba12ef94e
+#   content hash  4fde24f12ff8187b
+#   text hash     4316f5c35e857293
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

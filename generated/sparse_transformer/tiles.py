@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed23c31bb8a3f865
-#   text hash     a82a9b4f0ca4c2d5
+#   content hash  4fde24f12ff8187b
+#   text hash     e67b62c7f5f03bbe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3dec92a73e878541
-#   text hash     9f004290eabfca33
+#   content hash  523fb98798071a2d
+#   text hash     7f3729b3c2e8b8e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3dec92a73e878541
-#   text hash     aaf00705dff8f205
+#   content hash  523fb98798071a2d
+#   text hash     bd5dc3651eafd0da
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3dec92a73e878541
-#   text hash     e1868269cffcf09f
+#   content hash  523fb98798071a2d
+#   text hash     f3edd30fecf0f2e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3dec92a73e878541
-#   text hash     04f6098c234d693a
+#   content hash  523fb98798071a2d
+#   text hash     c9e38810a035bacc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

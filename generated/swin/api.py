@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1cb2626c79210205
-#   text hash     205be1fc34f0295a
+#   content hash  bad86acf03d8421d
+#   text hash     0453ec477932337f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1cb2626c79210205
-#   text hash     719b68eaf30b83c6
+#   content hash  bad86acf03d8421d
+#   text hash     2ec71ea47277e3ff
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

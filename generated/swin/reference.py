@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1cb2626c79210205
-#   text hash     e382538654eeba40
+#   content hash  bad86acf03d8421d
+#   text hash     e31c67e564b34a43
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

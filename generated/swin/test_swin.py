@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1cb2626c79210205
-#   text hash     6d68b9e48da7f820
+#   content hash  bad86acf03d8421d
+#   text hash     92ae28b3b0290e2b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

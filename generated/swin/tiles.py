@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1cb2626c79210205
-#   text hash     4b2a96d5e6afcabc
+#   content hash  bad86acf03d8421d
+#   text hash     1f5229fd7cae125a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b5df1fd3003d245
-#   text hash     836185aebda73c68
+#   content hash  158f89740e26051f
+#   text hash     b8fed21740748439
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

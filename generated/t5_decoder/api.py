@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b5df1fd3003d245
-#   text hash     7ff2dfe286d82eb4
+#   content hash  158f89740e26051f
+#   text hash     bfb4110f0a7521ff
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

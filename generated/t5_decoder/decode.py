@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b5df1fd3003d245
-#   text hash     b0a757623c5f25fa
+#   content hash  158f89740e26051f
+#   text hash     68c1d98329e29aaa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -110,6 +110,22 @@ def _attend(
         split_size = arguments.as_int("split_size", split_size)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
+    attend = attend_now
+    if torch.compiler.is_compiling():
+        from . import decode_operators
+
+        attend = decode_operators.attend
+    return attend(
+        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_rel_bias,
+        scale, k_scale, v_scale, workspace, out, return_lse, split_size
+    )  # fmt: skip
+
+
+def attend_now(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_rel_bias,
+    scale, k_scale, v_scale, workspace, out, return_lse, split_size
+):  # fmt: skip
+    """What `attend_with_cache` gives, whose numbers are checked, where nothing is traced."""
     given = (
         q,
         k_cache,
@@ -140,7 +156,8 @@ def _attend(
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
     if out is None:
-        out = q.new_empty(call.out)
+        # two thirds of the time that a shape takes
+        out = torch.empty_like(q) if call.out_as_q else q.new_empty(call.out)
     else:
         call.check_out(out, q, k_cache, v_cache)
     lse = q.new_empty(call.lse, dtype=torch.float32) if return_lse else None
@@ -164,6 +181,25 @@ def _attend(
         lse,
     )
     return (out, lse) if return_lse else out
+
+
+def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
+    """What `append` does with checked arguments, where nothing is traced."""
+    from . import decode_launch as launch
+
+    k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
+    k_new, v_new = (x.reshape(-1, *x.shape[-2:]) for x in (k_new, v_new))
+    if k_new.numel():
+        launch.append(
+            k_new,
+            v_new,
+            k_cache,
+            v_cache,
+            slot_mapping.reshape(-1),
+            decode_arguments.by_place(k_scale),
+            decode_arguments.by_place(v_scale),
+            k_scale is not None and k_scale.dim() == 3,
+        )
 
 
 def workspace_size(
@@ -212,21 +248,12 @@ def append(
         decode_arguments.refuse_gradients(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
-    from . import decode_launch as launch
+    put = append_now
+    if torch.compiler.is_compiling():
+        from . import decode_operators
 
-    k_new, v_new = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_new, v_new))
-    k_new, v_new = (x.reshape(-1, *x.shape[-2:]) for x in (k_new, v_new))
-    if k_new.numel():
-        launch.append(
-            k_new,
-            v_new,
-            k_cache,
-            v_cache,
-            slot_mapping.reshape(-1),
-            decode_arguments.by_place(k_scale),
-            decode_arguments.by_place(v_scale),
-            k_scale is not None and k_scale.dim() == 3,
-        )
+        put = decode_operators.append
+    put(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
 
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
@@ -263,25 +290,12 @@ def _read(position, k_len):
     return ((0, position + 1),)
 
 
-def _check_call(
-    q,
-    k_cache,
-    v_cache,
-    seq_lens,
-    page_table,
-    k_starts,
-    cu_seqlens_q,
-    in_rel_bias,
-    k_scale,
-    v_scale,
-    workspace,
-    out,
-    max_seqlen_q,
-    max_seqlen_k,
-    split_size,
-):
-    """What such calls have in common, once all is checked."""
-    split_size = decode_arguments.as_split_size(split_size)
+def check_shapes(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, in_rel_bias, k_scale, v_scale, out,
+    max_seqlen_q, max_seqlen_k, split_size
+):  # fmt: skip
+    """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
+    decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=False, widest=(512, 512))
     arguments.check_place("q", q)
     longest, max_seqlen_k = decode_arguments.bounds(
@@ -292,6 +306,18 @@ def _check_call(
     decode_arguments.check_scales(k_scale, v_scale, k_cache, seq_lens.shape[0])
     if out is not None:
         decode_arguments.check_out(out, q, v_cache)
+    return longest, max_seqlen_k
+
+
+def _check_call(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, in_rel_bias, k_scale, v_scale, workspace,
+    out, max_seqlen_q, max_seqlen_k, split_size
+):  # fmt: skip
+    """What such calls have in common, once all is checked."""
+    longest, max_seqlen_k = check_shapes(
+        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, in_rel_bias, k_scale, v_scale, out,
+        max_seqlen_q, max_seqlen_k, split_size
+    )  # fmt: skip
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import decode_launch as launch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b5df1fd3003d245
-#   text hash     ad27aafe026262c0
+#   content hash  158f89740e26051f
+#   text hash     79c1bcbe90dc6da7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b5df1fd3003d245
-#   text hash     16b2555b0868f28a
+#   content hash  158f89740e26051f
+#   text hash     0cc347eff97b7249
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  45822f1430f2c7a7
-#   text hash     f7e5552a8b23036c
+#   content hash  76bd9b14be677a49
+#   text hash     7a3558cb63540ec7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

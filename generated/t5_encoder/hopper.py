@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  45822f1430f2c7a7
-#   text hash     34bb7dc546e1fca0
+#   content hash  76bd9b14be677a49
+#   text hash     bcd2b19edca975f8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  45822f1430f2c7a7
-#   text hash     137dd9cea43104eb
+#   content hash  76bd9b14be677a49
+#   text hash     fdf130e84c8286a4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  45822f1430f2c7a7
-#   text hash     fbcbd2d066edad01
+#   content hash  76bd9b14be677a49
+#   text hash     adab4f7cff06cfa6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  45822f1430f2c7a7
-#   text hash     e0366eb6909b968e
+#   content hash  76bd9b14be677a49
+#   text hash     4b817650ad50208a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  887666d2c19f0aed
-#   text hash     76eb8b681fbb413d
+#   content hash  1cfc7ed88a00444b
+#   text hash     5020b26838b31731
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  887666d2c19f0aed
-#   text hash     bef0276682e53d20
+#   content hash  1cfc7ed88a00444b
+#   text hash     f673ac91d658eded
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

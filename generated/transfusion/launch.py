@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  887666d2c19f0aed
-#   text hash     eea8ea8e56def043
+#   content hash  1cfc7ed88a00444b
+#   text hash     cd7283cfb6587db9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

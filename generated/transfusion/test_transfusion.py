@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  887666d2c19f0aed
-#   text hash     fcece251dbb68e16
+#   content hash  1cfc7ed88a00444b
+#   text hash     140e55df8f3887f7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

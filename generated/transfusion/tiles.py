@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  887666d2c19f0aed
-#   text hash     3b8597ed0cdb6374
+#   content hash  1cfc7ed88a00444b
+#   text hash     365e6fe2ad5445d7
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

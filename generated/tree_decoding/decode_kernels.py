@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e8394d699fca1bb
-#   text hash     6ab5358da3173719
+#   content hash  97857e32c3df0a7d
+#   text hash     be39aa49a3285da4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

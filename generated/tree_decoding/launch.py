@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e8394d699fca1bb
-#   text hash     fd53ea706a13abca
+#   content hash  97857e32c3df0a7d
+#   text hash     e484533a68e26b6b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

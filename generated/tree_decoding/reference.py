@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e8394d699fca1bb
-#   text hash     073f5ff1cd7ee986
+#   content hash  97857e32c3df0a7d
+#   text hash     6e72ffde3f38c3ec
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e8394d699fca1bb
-#   text hash     2ced9401d99daaa7
+#   content hash  97857e32c3df0a7d
+#   text hash     cf7f53ea05fc0b5e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

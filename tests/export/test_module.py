@@ -300,6 +300,18 @@ def test_a_layer_compiles_without_a_break_and_its_tables_grow(package: Callable[
     assert len(layer.cos) >= T
 
 
+def test_a_compiled_layer_decodes_without_a_break(package: Callable[..., ModuleType]) -> None:
+    layer, x, graphs = made(Case("mistral", made=WHOLE), package), torch.randn(B, 7, HIDDEN), []
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend=lambda graph, given: graphs.append(graph) or graph, fullgraph=True)
+    with torch.no_grad():
+        caches = [layer.new_cache(B, 8) for _ in range(2)]
+        for part in x.split([4, 1, 1, 1], 1):
+            agree([compiled(part, cache=caches[0])], [layer(part, cache=caches[1])])
+    # one for the prompt, one for all tokens behind it
+    assert len(graphs) == 2
+
+
 def test_weights_are_dropped_in_training_alone(package: Callable[..., ModuleType]) -> None:
     layer, x = made(Case("gpt2_dropout", made={"dropout_p": 0.5}), package), torch.randn(B, T, HIDDEN)
     expected = layer.eval()(x)

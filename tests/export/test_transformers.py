@@ -188,6 +188,25 @@ def test_generation_is_equal_token_by_token(
 
 
 @pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("patched", [False, True])
+def test_compiled_generation_is_equal_token_by_token(patched: bool, module: Callable[..., ModuleType]) -> None:
+    model, (ids, held), graphs = DECODERS["llama"].made(), padded("left", length=17), []
+    own = module("llama3" if patched else "causal")
+    config = transformers.CompileConfig(
+        backend=lambda graph, given: graphs.append(graph) or graph, fullgraph=True, mode=None
+    )
+    config._compile_all_devices = True
+    torch.compiler.reset()
+    more = {"attention_mask": held, "max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
+    expected = model.generate(ids, disable_compile=True, **more)
+    own.patch(model) if patched else model.set_attn_implementation(own.register())
+    assert torch.equal(model.generate(ids, compile_config=config, **more), expected)
+    decoding = importlib.import_module(f"{own.__package__}.decode_operators")._attend.traced
+    called = [[node.target for node in graph.graph.nodes if "attnforge" in str(node.target)] for graph in graphs]
+    assert called == [[decoding] * 2]
+
+
+@pytest.mark.usefixtures("on_device")
 def test_a_prompt_may_come_in_chunks(module: Callable[..., ModuleType]) -> None:
     model, (ids, held) = DECODERS["gemma2"].made(), padded("left", length=14)
     expected = model(ids, attention_mask=held, use_cache=False).logits

@@ -33,6 +33,7 @@ _FILES = {
 _DECODING = {
     "decode.py": "decode/decode.py.jinja",
     "decode_launch.py": "decode/launch.py.jinja",
+    "decode_operators.py": "decode/operators.py.jinja",
     "decode_kernels.py": "decode/kernels.py.jinja",
 }
 _DECODING_ON_HOPPER = {"decode_hopper.py": "decode/hopper.py.jinja"}

@@ -1,0 +1,171 @@
+"""Decoding under `torch.compile`: operators that a compiler can trace, and what compiled steps give."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from caches import Values, package
+from torch._dynamo.testing import CompileCounterWithBackend
+
+pytestmark = pytest.mark.slow
+
+TEXTS = {
+    "traced": ("rope: {layout: half}\nmask: [causal, sliding_window: {size: runtime}]", "decode, statistics"),
+    "traced_latent": ("latent: true\nmask: [causal]", "decode"),
+}
+ANGLES = torch.randn(64, 8)
+ROPE = {"cos": ANGLES.cos(), "sin": ANGLES.sin()}
+
+
+@pytest.fixture(scope="module")
+def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleType]:
+    """Renders a variant when it is first asked for, for a compiler that has forgotten earlier tests."""
+    folder, made = tmp_path_factory.mktemp("decode_tracing"), dict[str, ModuleType]()
+
+    def find(name: str) -> ModuleType:
+        torch.compiler.reset()
+        if name not in made:
+            text, exports = TEXTS[name]
+            made[name] = package(folder, name, text, exports=exports)
+        return made[name]
+
+    return find
+
+
+def operators(module: ModuleType) -> ModuleType:
+    """The module of a package that has its operators of decoding."""
+    return importlib.import_module(f"{module.__name__}.decode_operators")
+
+
+def call(batch: int, room: int, tokens: int = 1) -> Values:
+    """A call without pages."""
+    torch.manual_seed(batch)
+    q, k, v = (torch.randn(batch, n, heads, 16) for n, heads in ((tokens, 4), (room, 2), (room, 2)))
+    lengths = torch.randint(tokens, room + 1, (batch,), dtype=torch.int32)
+    return {"q": q, "k_cache": k, "v_cache": v, "seq_lens": lengths, "window": 7, **ROPE}
+
+
+def new_rows(batch: int) -> Values:
+    """A new token of each sequence, and its places in pages that hold 16 of them."""
+    torch.manual_seed(batch)
+    places = torch.arange(batch) + 5
+    table = torch.arange(2 * batch, dtype=torch.int32).view(batch, 2)
+    rows: Values = {name: torch.randn(batch, 2, 16) for name in ("k_new", "v_new")}
+    return rows | {"slot_mapping": table[:, 0].long() * 16 + places, "positions": places, "table": table}
+
+
+def test_operators_pass_all_checks_of_pytorch(
+    variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, traced = variant("traced").decode, operators(variant("traced"))
+    calls: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for operator in (traced._attend, traced._append):
+        run = operator.traced
+        monkeypatch.setattr(operator, "traced", lambda *x, run=run: (calls.append((run, x)), run(*x))[1])
+    decode.attend_with_cache(**call(2, 20, 3), return_lse=True, return_key_sums=True)
+    rows, cache = new_rows(3), torch.zeros(6, 16, 2, 16)
+    rows.pop("table")
+    decode.append(**rows, k_cache=cache, v_cache=cache.clone(), **ROPE)
+    monkeypatch.undo()
+    for run, given in calls:
+        assert set(torch.library.opcheck(run, given).values()) == {"SUCCESS"}
+    (attend, _), (append, _) = calls
+    changed = [[x.name for x in run._schema.arguments if x.alias_info] for run in (attend, append)]
+    assert changed == [[], ["k_cache", "v_cache", "k_scale", "v_scale"]]
+
+
+def test_a_step_of_changing_batches_compiles_at_most_twice(variant: Callable[[str], ModuleType]) -> None:
+    decode = variant("traced").decode
+
+    def step(q: torch.Tensor, table: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, **rows: Any) -> Any:
+        decode.append(**rows, k_cache=k_cache, v_cache=v_cache, **ROPE)
+        lengths = (rows["positions"] + 1).int()
+        given = {"page_table": table, "window": 4, "return_lse": True, "return_key_sums": True}
+        return decode.attend_with_cache(q, k_cache, v_cache, lengths, **ROPE, **given)
+
+    counted = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend=counted)
+    for batch in (2, 3, 5):
+        found = []
+        for run in (step, compiled):
+            rows = new_rows(batch)
+            caches = torch.randn(2, 2 * batch, 16, 2, 16).unbind()
+            torch.manual_seed(0)
+            for cache in caches:
+                cache.normal_()
+            found.append((*run(torch.randn(batch, 4, 16), k_cache=caches[0], v_cache=caches[1], **rows), *caches))
+        torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert counted.frame_count <= 2
+
+
+def test_new_tokens_and_room_may_change(variant: Callable[[str], ModuleType]) -> None:
+    attend = variant("traced").decode.attend_with_cache
+    counted = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend, fullgraph=True, backend=counted)
+    for batch, room, tokens in ((2, 20, 3), (3, 30, 5), (5, 25, 2)):
+        given = call(batch, room, tokens)
+        assert torch.equal(compiled(**given), attend(**given))
+    assert counted.frame_count <= 2
+
+
+def test_a_compiled_call_fills_in_what_it_is_given(variant: Callable[[str], ModuleType]) -> None:
+    attend, given = variant("traced").decode.attend_with_cache, call(2, 20)
+    out, workspace = torch.empty(2, 1, 4, 16), torch.empty(1000)
+    found = torch.compile(attend, fullgraph=True, backend="aot_eager")(**given, out=out, workspace=workspace)
+    assert found is out
+    assert torch.equal(out, attend(**given))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"max_seqlen_k": 21}, "max_seqlen_k: expected at most the 20 keys"),
+        ({"out": torch.empty(3)}, "out: expected shape"),
+        ({"workspace": torch.empty(9).half()}, "workspace: expected float32, got float16"),
+        ({"q": torch.randn(2, 1, 4, 16, requires_grad=True)}, "q: decoding has no backward pass"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_what_a_trace_refuses(variant: Callable[[str], ModuleType], wrong: Values, told: str) -> None:
+    compiled = torch.compile(variant("traced").decode.attend_with_cache, fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=told):
+        compiled(**call(2, 20) | wrong)
+
+
+def test_eager_calls_stay_away_from_the_operators(
+    variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = variant("traced")
+    for name in ("attend", "append"):
+        monkeypatch.setattr(operators(module), name, lambda *_: pytest.fail("the long way"))
+    module.decode.attend_with_cache(**call(2, 20))
+    rows, cache = new_rows(2), torch.zeros(4, 16, 2, 16)
+    rows.pop("table")
+    module.decode.append(**rows, k_cache=cache, v_cache=cache.clone(), **ROPE)
+
+
+def test_rows_of_a_latent_cache_are_stored_once(
+    variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values, and their scales, are memory of the same tensors: a compiler must not part them."""
+    decode, launch = variant("traced_latent").decode, importlib.import_module("traced_latent.decode_launch")
+    append, new, slots, found = launch.append, torch.randn(2, 1, 32), torch.tensor([3, 17]), []
+    joined = []
+    monkeypatch.setattr(launch, "append", lambda *given: (joined.append(given[-1]), append(*given)))
+
+    def step(rows: torch.Tensor, scale: torch.Tensor) -> None:
+        decode.append(new, new[..., :16], rows, rows[..., :16], slots, k_scale=scale, v_scale=scale)
+
+    for run in (step, torch.compile(step, fullgraph=True, backend="aot_eager")):
+        rows, scale = torch.zeros(2, 16, 1, 32).to(torch.float8_e4m3fn), torch.zeros(2, 16, 1)
+        run(rows, scale)
+        found.append((rows.float(), scale))
+    assert joined == [True, True]
+    assert all(map(torch.equal, *found))
+    assert (found[0][1] > 0).sum() == 2

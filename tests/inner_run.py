@@ -7,6 +7,7 @@ import io
 import os
 from pathlib import Path
 
+import plain
 import pytest
 
 
@@ -31,7 +32,7 @@ def failures(suite: Path, *options: str) -> list[pytest.TestReport]:
     found = Failures()
     # the last of these plugins collects garbage at the end, which takes longer than many a test
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "unraisableexception")]
-    quiet = ["-q", "-x", "-c", os.devnull, f"--rootdir={suite.parents[1]}", *without]
-    with contextlib.redirect_stdout(io.StringIO()):
+    quiet = ["-q", "-x", "--assert=plain", "-c", os.devnull, f"--rootdir={suite.parents[1]}", *without]
+    with contextlib.redirect_stdout(io.StringIO()), plain.assertions():
         pytest.main([*quiet, *options, str(suite)], plugins=[found])
     return found.reports

@@ -108,7 +108,9 @@ def _elsewhere(x: torch.Tensor) -> torch.Tensor:
     learned, x = x.requires_grad, x.detach()
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     offset = x.data_ptr() % 16 // x.element_size()
-    copy = torch.empty(span + offset, dtype=x.dtype)[offset:].copy_(x.as_strided((span,), (1,)))
+    copy = torch.empty(span + offset, dtype=x.dtype)[offset:]
+    if not x.is_floating_point():  # the others nothing reads: kernels run nowhere
+        copy.copy_(x.as_strided((span,), (1,)))
     return copy.as_strided(x.shape, x.stride()).requires_grad_(learned)
 
 

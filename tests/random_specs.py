@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
+import plain
 from random_inputs import Declared, Draw, Text, binary, opposite
 from random_scores import Scores
 from random_values import visible
@@ -289,7 +290,8 @@ def suite(folder: Path, name: str) -> ModuleType:
     """The generated suite of a package in a folder, as a module."""
     sys.path.insert(0, str(folder))
     try:
-        return importlib.import_module(f"{name}.test_{name}")
+        with plain.assertions():
+            return importlib.import_module(f"{name}.test_{name}")
     finally:
         sys.path.remove(str(folder))
 

@@ -17,7 +17,7 @@ import pytest
 from attnforge.explain import arrays, explain, markdown, picture, samples, svg, trace
 from attnforge.explain.arrays import EMPTY, FULL, MASKED, MIXED, PLAIN, SKIPPED, UNKNOWN, Mask
 from attnforge.explain.page import Page
-from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.evaluation import compiled
 from attnforge.expressions.tree import Node
 from attnforge.language import spec
 from attnforge.language.spec import Spec
@@ -96,13 +96,8 @@ def mask(loaded: Spec, q_len: int, k_len: int, **changed: float) -> Mask:
 def by_hand(found: Mask) -> Any:
     """Every pair, one after the other, in Python's own arithmetic."""
     env = {**found.numbers, "q_len": found.q_len, "k_len": found.k_len}
-    keys = range(found.k_len)
-    return np.array(
-        [
-            [bool(evaluate(found.keep, {**env, "q": row + found.shift, "k": k})) for k in keys]
-            for row in range(found.q_len)
-        ]
-    )
+    keys, sees = range(found.k_len), compiled(found.keep)
+    return np.array([[bool(sees({**env, "q": row + found.shift, "k": k})) for k in keys] for row in range(found.q_len)])
 
 
 def states(visible: Any, m: int, n: int) -> list[list[int]]:

@@ -62,9 +62,9 @@ target = compile.targets(["sm_90"])["sm_90"]
 folder = Path(sys.argv[1])
 launches = unformatted.launches(folder / "some.yaml", folder, 576, sys.argv[3])
 (case,) = launches.decoding_on_hopper(int(sys.argv[2]))
-made, _ = compile.compiled(case, target)
+made, log = compile.compiled(case, target)
 waits = made.asm["ptx"].count("griddepcontrol.wait"), made.asm["ptx"].count("griddepcontrol.launch_dependents")
-found = compile.measured(case, target)
+found = compile.figures(made, log, target)
 print(found.spills, found.shared, found.threads, found.matrix["wgmma.mma_async"], *waits)
 print(*found.warnings)
 """

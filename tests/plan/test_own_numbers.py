@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
+import plain
 import pytest
 import unformatted
 
@@ -63,7 +64,8 @@ def test_no_other_number_passes(
     for file, content in (shipped(name) | {"kernels.py": changed}).items():
         (package / file).write_text(content, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    suite = importlib.import_module(f"{package.name}.test_{name}")
+    with plain.assertions():
+        suite = importlib.import_module(f"{package.name}.test_{name}")
     with pytest.raises(AssertionError, match="error"):
         check(suite, monkeypatch)
 

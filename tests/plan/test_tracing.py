@@ -200,7 +200,8 @@ def test_programs_run_where_the_package_is_imported(causal: Callable[..., torch.
     program, given = exported(causal), operands(23, learned=False)
     files = [str(tmp_path / "exported.pt2"), str(tmp_path / "aoti.pt2")]
     torch.export.save(program, files[0])
-    torch._inductor.aoti_compile_and_package(program, package_path=files[1])
+    quickly = {"aot_inductor.compile_wrapper_opt_level": "O0", "aot_inductor.precompile_headers": False}  # used once
+    torch._inductor.aoti_compile_and_package(program, package_path=files[1], inductor_configs=quickly)
     torch.save(given, tmp_path / "operands.pt")
     folder = Path(str(sys.modules["tracing_causal"].__file__)).parents[1]
     command, env = [sys.executable, "-c", ELSEWHERE, *files], os.environ | {"PYTHONPATH": str(folder)}

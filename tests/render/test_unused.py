@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,27 +23,38 @@ FIXED = {
 OPERATOR = "_"  # what registers the shapes of an operator's results takes all that the operator does
 
 
-def functions(path: Path) -> Iterator[tuple[ast.FunctionDef, set[str]]]:
-    """The functions of a file, and the names that each reads."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef):
-            names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
-            yield node, {x.id for x in names if isinstance(x.ctx, ast.Load)}
+class Function(NamedTuple):
+    """What a function takes and reads."""
+
+    name: str
+    parameters: list[str]
+    read: set[str]
+    unpacked: list[tuple[str, tuple[str, ...]]]  # tuples that it takes apart, and the names of what is in them
+    made: set[str]  # by assignments to a name alone
 
 
-def parameters(function: ast.FunctionDef) -> list[str]:
-    """The names of what a function takes."""
-    given = function.args
-    return [x.arg for x in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if x]
+@functools.cache
+def functions(path: Path) -> list[Function]:
+    """The functions of a file."""
+    return [facts(x) for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.FunctionDef)]
 
 
-def unpacked(function: ast.FunctionDef) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The tuples that a function takes apart, and the names of what is in them."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-            for target in node.targets:
-                if isinstance(target, ast.Tuple) and node.value.id in parameters(function):
-                    yield node.value.id, tuple(x.id for x in target.elts if isinstance(x, ast.Name))
+def facts(definition: ast.FunctionDef) -> Function:
+    """The facts of a function, those inside of it included."""
+    given = definition.args
+    places = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    found = Function(definition.name, [x.arg for x in places if x], set(), [], set())
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.read.add(node.id)
+        elif isinstance(node, ast.Assign):
+            if isinstance(node.targets[0], ast.Name):
+                found.made.add(node.targets[0].id)
+            if isinstance(node.value, ast.Name) and node.value.id in found.parameters:
+                tuples = (target for target in node.targets if isinstance(target, ast.Tuple))
+                names = (tuple(x.id for x in target.elts if isinstance(x, ast.Name)) for target in tuples)
+                found.unpacked.extend((node.value.id, each) for each in names)
+    return found
 
 
 def packages(file: str) -> list[Path]:
@@ -54,9 +66,9 @@ def packages(file: str) -> list[Path]:
 def test_functions_use_what_they_take(file: str) -> None:
     found = {}
     for path in packages(file):
-        for function, read in functions(path):
+        for function in functions(path):
             allowed = FIXED.get((file, function.name), set()) | {"self", "cls", "_"}
-            unused = {*parameters(function)} - read - allowed
+            unused = {*function.parameters} - function.read - allowed
             if unused and function.name != OPERATOR:
                 found[path.parent.name, function.name] = unused
     assert found == {}
@@ -68,9 +80,9 @@ def test_what_travels_in_a_tuple_is_used(file: str) -> None:
     found = {}
     for path in packages(file):
         used: dict[tuple[str, tuple[str, ...]], set[str]] = {}
-        for function, read in functions(path):
-            for bundle in unpacked(function):
-                used[bundle] = used.get(bundle, set()) | read
+        for function in functions(path):
+            for bundle in function.unpacked:
+                used[bundle] = used.get(bundle, set()) | function.read
         for (bundle, names), read in used.items():
             if unused := {*names} - read:
                 found[path.parent.name, bundle] = unused
@@ -82,10 +94,8 @@ def test_kernels_work_nothing_out_for_nobody(file: str) -> None:
     """Numbers by themselves: of several that a function returns, some may be for other variants."""
     found = {}
     for path in packages(file):
-        for function, read in functions(path):
-            targets = (x.targets[0] for x in ast.walk(function) if isinstance(x, ast.Assign))
-            unused = {x.id for x in targets if isinstance(x, ast.Name)} - read
-            if unused:
+        for function in functions(path):
+            if unused := function.made - function.read:
                 found[path.parent.name, function.name] = unused
     assert found == {}
 
@@ -93,5 +103,5 @@ def test_kernels_work_nothing_out_for_nobody(file: str) -> None:
 @pytest.mark.parametrize("file", ["hopper_backward.py", "hopper_wide.py", "hopper_launch.py"])
 def test_no_call_that_leaves_rows_out_reaches_the_backward_pass_for_hopper_gpus(file: str) -> None:
     for path in packages(file):
-        taken = {name for function, _ in functions(path) for name in parameters(function)}
+        taken = {name for function in functions(path) for name in function.parameters}
         assert not taken & {"entries", "entries_ptr"}, path.parent.name

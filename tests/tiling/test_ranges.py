@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from brute_force import Cell, Scene, cells, sides
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.evaluation import compiled, evaluate
 from attnforge.expressions.tree import Node
 from attnforge.language.spec import load
 from attnforge.plan import tile_ranges
@@ -65,18 +66,30 @@ def scenes(q_len: int, k_len: int, **scalars: int) -> Scene:
     return base | {"q_len": q_len, "k_len": k_len} | scalars
 
 
+# the two below are asked of a mask along both sides, and in several scenes
+@functools.lru_cache(4)
+def told_of(mask: Node, along: Literal["k", "q"]) -> tuple[Span, ...]:
+    return tuple(spans(mask, along, INPUTS, MINIMUMS))
+
+
 def allowed(mask: Node, scene: Scene) -> dict[tuple[int, int], bool]:
+    return _allowed(mask, tuple(scene.items()))
+
+
+@functools.lru_cache(1)
+def _allowed(mask: Node, items: tuple[tuple[str, int], ...]) -> dict[tuple[int, int], bool]:
+    scene = dict(items)
     env: dict[str, object] = dict(scene)
-    table = {}
+    table, sees = {}, compiled(mask)
     for q, k in itertools.product(sides(scene)["q"], sides(scene)["k"]):
         env |= {"q": q, "k": k, "at_q": q * 7 % 3, "at_k": k * 5 % 3, "at_both": (q * 3 + k * 5) % 4 > 0}
-        table[q, k] = bool(evaluate(mask, env))
+        table[q, k] = bool(sees(env))
     return table
 
 
 def compare(mask: Node, scene: Scene, along: Literal["k", "q"], tile: int) -> Iterator[Cell]:
     """For each tile of the other side: what is seen and full in truth, and what the spans say."""
-    return cells(spans(mask, along, INPUTS, MINIMUMS), allowed(mask, scene), scene, along, tile)
+    return cells(told_of(mask, along), allowed(mask, scene), scene, along, tile)
 
 
 def check_sound(mask: Node, scene: Scene, tile: int) -> None:

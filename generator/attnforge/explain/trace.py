@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..language.spec import Spec
 from ..plan import names_in_code, statements, tile_ranges
@@ -21,7 +21,7 @@ _MARK = "#@"
 
 def lines(spec: Spec, text: str) -> list[frozenset[int]]:
     """For each line of the kernels' text the terms that it stems from, counted over the masks, then the scores."""
-    printed = render.unformatted_kernels(spec, lambda blocks: statements.lines(map(_marked, blocks)))
+    printed = render.unformatted_kernels(spec, _marked_lines)
     terms = [*(f"mask{i}" for i in range(len(spec.masks))), *(f"score{i}" for i in range(len(spec.scores)))]
     marks = [row.rpartition(_MARK)[2].split() if _MARK in row else [] for row in printed.splitlines()]
     served = [{terms.index(mark) for mark in row if mark in terms} for row in marks]
@@ -37,6 +37,11 @@ def lines(spec: Spec, text: str) -> list[frozenset[int]]:
         for line in range(first, last + 1):
             found[line - 1] |= owners
     return [frozenset(owners) for owners in found]
+
+
+def _marked_lines(blocks: Iterable[Block]) -> list[str]:
+    """The lines of blocks, each with the terms that it serves behind it."""
+    return statements.lines(map(_marked, blocks))
 
 
 def _marked(block: Block) -> Block:

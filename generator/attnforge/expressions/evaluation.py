@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 
 from .folding import OPERATIONS
@@ -39,7 +40,7 @@ def compiled(node: Node) -> Function:
         return lambda env: number
     args = [compiled(arg) for arg in node.args]
     if node.op in ("var", "option", "input", "local"):
-        return _read(str(node.value), args)
+        return _read(str(node.value), args) if args else operator.itemgetter(str(node.value))
     if node.op == "where":
         condition, chosen, other = args
         return lambda env: chosen(env) if condition(env) else other(env)

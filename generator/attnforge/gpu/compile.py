@@ -247,13 +247,17 @@ def _copies_tiles(target: Any) -> bool:
 
 def measured(case: Case, target: Any) -> Made:
     """The result of compiling a case."""
-    made, log = compiled(case, target)
+    return figures(*compiled(case, target), target)
+
+
+def figures(made: Any, log: str, target: Any) -> Made:
+    """What there is to tell of a kernel that `compiled` gave, and of what the assembler said."""
     if target.backend == "hip":
         text = made.asm["amdgcn"]
         registers, spills = (_number(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
     else:
         text = made.asm["ptx"]
-        registers, spills = _usage(made.asm["cubin"])
+        registers, spills = _usage(made.asm["cubin"], log)
     matrix: dict[str, int] = {}
     for kind in _MATRIX.findall(text):
         matrix[kind] = matrix.get(kind, 0) + 1
@@ -264,8 +268,11 @@ def measured(case: Case, target: Any) -> Made:
     return Made(registers, spills, made.metadata.shared, threads, matrix, tuple(dict.fromkeys(warnings)))
 
 
-def _usage(cubin: bytes) -> tuple[int, int]:
+def _usage(cubin: bytes, log: str) -> tuple[int, int]:
     """Registers, and the instructions that spill, of a compiled kernel."""
+    used, stacks = re.search(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes stack frame", log)
+    if used and stacks and not any(map(int, stacks)):
+        return int(used[1]), 0  # nothing spills without a stack; to take the code apart is as long as to assemble it
     from triton.backends import nvidia
 
     tool = Path(nvidia.__file__).parent / "bin" / "cuobjdump"

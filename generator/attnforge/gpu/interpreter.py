@@ -28,6 +28,8 @@ def hasten() -> None:
     remember_types()
     call_directly()
     match_once()
+    look_less()
+    spread_late()
 
 
 def prepare_once() -> None:
@@ -144,8 +146,9 @@ def match_once() -> None:
     match, tensor = semantic.TritonSemantic.binary_op_type_checking_impl, core.tensor
     if hasattr(match, "__wrapped__"):
         return
-    # by the types of two operands, or the numbers that they are: each number as it is held, and the types that match
-    known: dict[tuple[object, ...], list[tuple[Any, Any]]] = {}
+    # by the types of two operands, or the numbers that they are: for each the tensor that a number is held in, the type
+    # that matches, or None where it is its own
+    known: dict[tuple[object, ...], list[Any]] = {}
 
     def named(x: Any) -> object:
         return x.type.name if type(x) is tensor else (type(x), x)
@@ -155,18 +158,69 @@ def match_once() -> None:
         key = named(lhs), named(rhs), checks, *more.items()
         found = known.get(key)
         if found:
-            (one, one_type), (other, other_type) = found
-            one, other = lhs.handle if one is None else one, rhs.handle if other is None else other
-            return tensor(one, one_type), tensor(other, other_type)
+            return taken(lhs, found[0]), taken(rhs, found[1])
         both = match(self, lhs, rhs, *checks, **more)
         if found is None:
             operands = list(zip((lhs, rhs), both, strict=True))
             # others have to be converted each time
             fit = all(type(x) is not tensor or x.dtype == y.dtype for x, y in operands)
-            known[key] = [(held(self, x, y), y.type) for x, y in operands] if fit else []
+            known[key] = [held(self, x, y) for x, y in operands] if fit else []
         return both
 
     def held(self: Any, x: Any, matching: Any) -> Any:
-        return None if type(x) is tensor else self.scalar_constant(x, matching.dtype).handle
+        if type(x) is tensor:
+            return None if x.type.name == matching.type.name else matching.type
+        return tensor(self.scalar_constant(x, matching.dtype).handle, matching.type)
+
+    def taken(x: Any, found: Any) -> Any:
+        return x if found is None else found if type(found) is tensor else tensor(x.handle, found)
 
     semantic.TritonSemantic.binary_op_type_checking_impl = matched
+
+
+def look_less() -> None:
+    """Has the interpreter look less long at what it meets most: types that are the same, numbers that fit."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    handle, equal = interpreter.TensorHandle, core.dtype.__eq__
+    if hasattr(handle.__init__, "__wrapped__"):
+        return
+    pointer = core.pointer_type
+
+    @functools.wraps(handle.__init__)
+    def held(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if type(dtype) is not pointer and data.itemsize * 8 > dtype.primitive_bitwidth:
+            self.__post_init__()
+
+    @functools.wraps(equal)
+    def same(self: Any, other: Any) -> bool:
+        return self is other or equal(self, other)
+
+    handle.__init__, core.dtype.__eq__ = held, same
+
+
+def spread_late() -> None:
+    """Has the interpreter work out the places of a tile by rows and columns before it spreads them over the tile."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    described, handle = interpreter.TensorDescHandle, interpreter.TensorHandle
+    places = described.materialize_pointers
+    if hasattr(places, "__wrapped__"):
+        return
+
+    @functools.wraps(places)
+    def materialized(self: Any, offsets: Any) -> Any:
+        assert len(offsets) == self.ndim
+        size = self.base.dtype.element_ty.primitive_bitwidth // 8
+        assert offsets[-1].data * size % 16 == 0, "block offset start must be 16-byte aligned"
+        pointers, keep = self.base.data, True
+        for axis, (offset, count) in enumerate(zip(offsets, self.block_shape, strict=True)):
+            place = offset.data + np.arange(count).reshape(-1, *[1] * (self.ndim - 1 - axis))
+            pointers = pointers + (size * place * self.strides[axis].data).astype(np.uint64)
+            keep = keep & (place >= 0) & (place < self.shape[axis].data)
+        return handle(pointers, self.base.dtype.scalar), keep
+
+    described.materialize_pointers = materialized

@@ -140,7 +140,7 @@ class _Terms:
     def differ(self, other: Spec, shape: tuple[int, int]) -> bool:
         """True if other terms differ somewhere in a call of such a shape, whatever the call's tensors hold."""
         change = _Change(self, other)
-        return all(any(change.decides(env, own) for env, own in self._at(shape, seed)) for seed in range(_SEEDS))
+        return all(change.decides_at(self._at(shape, seed)) for seed in range(_SEEDS))
 
     def seen(self) -> Iterator[Env]:
         """Some places of a usual call that the masks show."""
@@ -188,14 +188,24 @@ class _Change:
             [i for i, (new, old) in enumerate(zip(*both, strict=True)) if self._reads or new is not old]
             for both in ((other.masks, spec.masks), (other.scores, spec.scores))
         )
+        self._count = len(spec.masks)
         self._masks = {i: compiled(other.masks[i].keep) for i in masks}
         self._first = min(scores, default=len(spec.scores))
         self._scores = [compiled(term.score) for term in other.scores[self._first :]]
 
-    def decides(self, env: Env, own: _Outcome) -> bool:
-        """True if a place is seen, or a score is, as the own spec does not have it."""
-        if not all(seen or i in self._masks for i, seen in enumerate(own.kept)):
-            return False  # hidden by a mask that has not changed
+    def decides_at(self, places: Iterable[tuple[Env, _Outcome]]) -> bool:
+        """True if one of some places is seen, or its score is, as the own spec does not have it."""
+        same = [i for i in range(self._count) if i not in self._masks]
+        for env, own in places:
+            for i in same:
+                if not own.kept[i]:
+                    break  # hidden by a mask that has not changed
+            else:
+                if self._decides(env, own):
+                    return True
+        return False
+
+    def _decides(self, env: Env, own: _Outcome) -> bool:
         if self._reads:
             env = env | {read.name: read.of(env) for read in self._reads}
         try:

@@ -82,9 +82,7 @@ def file(spec: Spec, name: str) -> str:
 
 def unformatted_kernels(spec: Spec, lines: Callable[[Iterable[statements.Block]], list[str]]) -> str:
     """The kernels of a spec before they are formatted, with the lines that a function makes of statements."""
-    environment = _environment().overlay()
-    environment.filters = environment.filters | {"lines": lines}
-    return environment.get_template(_FILES["kernels.py"]).render(_values(spec))
+    return _overlay(lines).get_template(_FILES["kernels.py"]).render(_values(spec))
 
 
 def _values(spec: Spec) -> dict[str, Any]:
@@ -181,6 +179,13 @@ def _place(error: Exception, template: str) -> str:
     root = str(resources.templates())
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(root)]
     return f"{frames[-1].filename[len(root) + 1 :]}, line {frames[-1].lineno}" if frames else template
+
+
+@functools.cache  # an overlay compiles its own templates
+def _overlay(lines: Callable[[Iterable[statements.Block]], list[str]]) -> jinja2.Environment:
+    environment = _environment().overlay()
+    environment.filters = environment.filters | {"lines": lines}
+    return environment
 
 
 @functools.cache

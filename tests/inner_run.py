@@ -7,8 +7,8 @@ import io
 import os
 from pathlib import Path
 
-import plain
 import pytest
+import unrewritten
 
 
 class Failures:
@@ -33,6 +33,6 @@ def failures(suite: Path, *options: str) -> list[pytest.TestReport]:
     # the last of these plugins collects garbage at the end, which takes longer than many a test
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "unraisableexception")]
     quiet = ["-q", "-x", "--assert=plain", "-c", os.devnull, f"--rootdir={suite.parents[1]}", *without]
-    with contextlib.redirect_stdout(io.StringIO()), plain.assertions():
+    with contextlib.redirect_stdout(io.StringIO()), unrewritten.assertions():
         pytest.main([*quiet, *options, str(suite)], plugins=[found])
     return found.reports

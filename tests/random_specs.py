@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-import plain
+import unrewritten
 from random_inputs import Declared, Draw, Text, binary, opposite
 from random_scores import Scores
 from random_values import visible
@@ -290,7 +290,7 @@ def suite(folder: Path, name: str) -> ModuleType:
     """The generated suite of a package in a folder, as a module."""
     sys.path.insert(0, str(folder))
     try:
-        with plain.assertions():
+        with unrewritten.assertions():
             return importlib.import_module(f"{name}.test_{name}")
     finally:
         sys.path.remove(str(folder))

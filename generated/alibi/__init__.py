@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eae0625242590c77
-#   text hash     1958b6f74c3974c5
+#   content hash  47b79300045ff7ef
+#   text hash     1cdf08a43ddf1bf8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eae0625242590c77
-#   text hash     5d6283ea2dd05465
+#   content hash  47b79300045ff7ef
+#   text hash     27609c3ce49423e1
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eae0625242590c77
-#   text hash     9778ee55944f8d10
+#   content hash  47b79300045ff7ef
+#   text hash     00d8364a11224db2
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eae0625242590c77
-#   text hash     3b5f1f946840f6a4
+#   content hash  47b79300045ff7ef
+#   text hash     ee91c40411966121
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eae0625242590c77
-#   text hash     529548a603a4d5b6
+#   content hash  47b79300045ff7ef
+#   text hash     e25609563c7baf96
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6692792a180afebf
-#   text hash     ec5b746488e52b38
+#   content hash  924f79877f791827
+#   text hash     007a402f02e79da9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6692792a180afebf
-#   text hash     38a7fc2c8d6b5908
+#   content hash  924f79877f791827
+#   text hash     aa45323d4e8dfdc7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

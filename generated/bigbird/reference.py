@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6692792a180afebf
-#   text hash     7679c010a44cbb81
+#   content hash  924f79877f791827
+#   text hash     2aee3ec8871bef91
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

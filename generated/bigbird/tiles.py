@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6692792a180afebf
-#   text hash     c08b6912c969da69
+#   content hash  924f79877f791827
+#   text hash     7700dee3672abc78
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21067e70aee1e3c9
-#   text hash     73aaf7347ee7ada9
+#   content hash  46dd9148406bc54c
+#   text hash     8c899ba3dabd36e8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

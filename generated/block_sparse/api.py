@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21067e70aee1e3c9
-#   text hash     c874ef0019086300
+#   content hash  46dd9148406bc54c
+#   text hash     8409341de99a89d6
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

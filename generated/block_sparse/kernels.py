@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21067e70aee1e3c9
-#   text hash     60989e37ec1f9e30
+#   content hash  46dd9148406bc54c
+#   text hash     65dc76a590500fcb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21067e70aee1e3c9
-#   text hash     913f59f318d156e3
+#   content hash  46dd9148406bc54c
+#   text hash     82aca02655a4ca15
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21067e70aee1e3c9
-#   text hash     1a8bd2f2c0b511af
+#   content hash  46dd9148406bc54c
+#   text hash     991089dd09e359d0
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed3fe04696cdb7c3
-#   text hash     7bcd736f711affb3
+#   content hash  dadd83dc7eb69853
+#   text hash     6f7c1a7be6472981
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed3fe04696cdb7c3
-#   text hash     2fa720661d826e90
+#   content hash  dadd83dc7eb69853
+#   text hash     a3cc228df31e265e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

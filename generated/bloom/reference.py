@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed3fe04696cdb7c3
-#   text hash     447980af4421faf1
+#   content hash  dadd83dc7eb69853
+#   text hash     a852292da372f9b1
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed3fe04696cdb7c3
-#   text hash     5071d20528ef671e
+#   content hash  dadd83dc7eb69853
+#   text hash     99148400776cb2bd
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

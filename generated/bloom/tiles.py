@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed3fe04696cdb7c3
-#   text hash     0d0b73053c0dd611
+#   content hash  dadd83dc7eb69853
+#   text hash     27c3fe106fb92775
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  103424dbc675405c
-#   text hash     73a80b34da8d5aae
+#   content hash  277a5c97087002d2
+#   text hash     7eab533c793d77d9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  103424dbc675405c
-#   text hash     2bd7a4bb312a2f6d
+#   content hash  277a5c97087002d2
+#   text hash     862ae1cf8c061cfb
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  103424dbc675405c
-#   text hash     c37345d7766abe4b
+#   content hash  277a5c97087002d2
+#   text hash     ec03785da4d11663
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  103424dbc675405c
-#   text hash     d2bc0677b85064bd
+#   content hash  277a5c97087002d2
+#   text hash     2a5b5d5d718142e5
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

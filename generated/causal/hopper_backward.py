@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  103424dbc675405c
-#   text hash     7af98c8dd58e1ef7
+#   content hash  277a5c97087002d2
+#   text hash     aabc4e9586ef71ea
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

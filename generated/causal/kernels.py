@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  103424dbc675405c
-#   text hash     cd14ee7d145faf24
+#   content hash  277a5c97087002d2
+#   text hash     4746a2b32b7903e7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

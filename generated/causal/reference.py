@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  103424dbc675405c
-#   text hash     2e7c843787bafda7
+#   content hash  277a5c97087002d2
+#   text hash     0d759562f62be763
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2bf325724fb09442
-#   text hash     f5cbba0ac6204d4b
+#   content hash  744ce3ab5f2824a2
+#   text hash     1c7ad1ac369a020f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2bf325724fb09442
-#   text hash     cb706e1ca5c25db3
+#   content hash  744ce3ab5f2824a2
+#   text hash     1782e00ede391fcc
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

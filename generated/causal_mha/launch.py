@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2bf325724fb09442
-#   text hash     7bd7ec092137e6ef
+#   content hash  744ce3ab5f2824a2
+#   text hash     3afc07bad1b45622
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

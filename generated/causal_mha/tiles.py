@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2bf325724fb09442
-#   text hash     251b67ae78f5ec4d
+#   content hash  744ce3ab5f2824a2
+#   text hash     0cf6163273f39b45
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

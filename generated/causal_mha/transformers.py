@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2bf325724fb09442
-#   text hash     9363fba7f3555511
+#   content hash  744ce3ab5f2824a2
+#   text hash     bfb1070e8316082a
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

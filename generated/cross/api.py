@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31f3825c975e189a
-#   text hash     4a478d026b499c3e
+#   content hash  6e909355728a917e
+#   text hash     a1db410e54897152
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

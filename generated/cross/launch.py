@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31f3825c975e189a
-#   text hash     69197b8c491a1337
+#   content hash  6e909355728a917e
+#   text hash     1970499e4978b0ee
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31f3825c975e189a
-#   text hash     3c147d39ede9fa07
+#   content hash  6e909355728a917e
+#   text hash     40263cd45db4744f
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

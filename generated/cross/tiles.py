@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31f3825c975e189a
-#   text hash     70e4ca8dbb32a499
+#   content hash  6e909355728a917e
+#   text hash     68abf2d43a4f97db
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

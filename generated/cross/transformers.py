@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31f3825c975e189a
-#   text hash     764b3197cfc68078
+#   content hash  6e909355728a917e
+#   text hash     9cfdfd7fbf5a28bf
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

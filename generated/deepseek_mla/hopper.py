@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4eddfd7f0c0482b7
-#   text hash     39a69ae1e37758bf
+#   content hash  73631b7ab7cf38ed
+#   text hash     b0ae86530843bb7b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4eddfd7f0c0482b7
-#   text hash     94269204334a78b7
+#   content hash  73631b7ab7cf38ed
+#   text hash     2ccc649b921d0b2e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4eddfd7f0c0482b7
-#   text hash     37e93f1d828211be
+#   content hash  73631b7ab7cf38ed
+#   text hash     b0a5140899b90265
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

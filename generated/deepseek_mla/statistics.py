@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4eddfd7f0c0482b7
-#   text hash     9a475559cb249fb0
+#   content hash  73631b7ab7cf38ed
+#   text hash     5d818526ed5cb9bf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4eddfd7f0c0482b7
-#   text hash     1a1a4438e7fed9a0
+#   content hash  73631b7ab7cf38ed
+#   text hash     417d43c2ffc3692d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

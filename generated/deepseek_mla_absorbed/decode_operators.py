@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e107ded8cb75d14d
-#   text hash     ee94f842f74f9daa
+#   content hash  0108c415ea86a3ae
+#   text hash     6ea14b12788208e5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

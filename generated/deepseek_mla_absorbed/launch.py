@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e107ded8cb75d14d
-#   text hash     43797dfc9731de45
+#   content hash  0108c415ea86a3ae
+#   text hash     46a1c1c99669540d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

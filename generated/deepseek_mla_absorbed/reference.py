@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e107ded8cb75d14d
-#   text hash     d87c6c8e5b49cc23
+#   content hash  0108c415ea86a3ae
+#   text hash     f96a3823d5f230af
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

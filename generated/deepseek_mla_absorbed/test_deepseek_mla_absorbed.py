@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e107ded8cb75d14d
-#   text hash     99e3e5ae2a14368e
+#   content hash  0108c415ea86a3ae
+#   text hash     8c5b08855f87b10f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

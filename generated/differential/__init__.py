@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ca69c3d5ee427e3
-#   text hash     d295b0a7ca7ef44f
+#   content hash  c729d386ed6c1c5b
+#   text hash     e0dc21294e91fdb0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

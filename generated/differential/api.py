@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ca69c3d5ee427e3
-#   text hash     6a60b201d85e3f54
+#   content hash  c729d386ed6c1c5b
+#   text hash     88825c3d36da274f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

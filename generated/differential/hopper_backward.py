@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ca69c3d5ee427e3
-#   text hash     ae4bc4d589ec4792
+#   content hash  c729d386ed6c1c5b
+#   text hash     b2ce829405e752aa
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ca69c3d5ee427e3
-#   text hash     229420b4615e36a5
+#   content hash  c729d386ed6c1c5b
+#   text hash     b8765fc5327dbede
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ca69c3d5ee427e3
-#   text hash     341584147497cf50
+#   content hash  c729d386ed6c1c5b
+#   text hash     88984b3d8fd0924d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c3f0230ca88b744e
-#   text hash     2ce5c1ab0cab55c1
+#   content hash  43d1064db37c7415
+#   text hash     6b74715d9cf4d6e8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c3f0230ca88b744e
-#   text hash     dbc7796beebf4bee
+#   content hash  43d1064db37c7415
+#   text hash     07e64bec43736ac3
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

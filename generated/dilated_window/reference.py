@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c3f0230ca88b744e
-#   text hash     3e98397c0639a14c
+#   content hash  43d1064db37c7415
+#   text hash     52075874c0795566
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c3f0230ca88b744e
-#   text hash     5cf08991ad1a2c80
+#   content hash  43d1064db37c7415
+#   text hash     87f5c6c3f6d40aa8
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c3f0230ca88b744e
-#   text hash     a748c5fc14040f61
+#   content hash  43d1064db37c7415
+#   text hash     ca70635879fa058a
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11525a6c95f7e768
-#   text hash     597c6aa625c7eda6
+#   content hash  029a9cc377479d6e
+#   text hash     51e51a45c7cb9a54
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11525a6c95f7e768
-#   text hash     7f3143aa0cb07ae0
+#   content hash  029a9cc377479d6e
+#   text hash     0aa1601df5222bfd
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11525a6c95f7e768
-#   text hash     39c96fbd1550844e
+#   content hash  029a9cc377479d6e
+#   text hash     e7406e57d5a48693
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

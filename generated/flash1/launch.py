@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11525a6c95f7e768
-#   text hash     c2cdb2666f759242
+#   content hash  029a9cc377479d6e
+#   text hash     e0ab2be31909b6e9
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

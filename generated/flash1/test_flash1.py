@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11525a6c95f7e768
-#   text hash     3d8c146bb4363f21
+#   content hash  029a9cc377479d6e
+#   text hash     2015d6bcab825f72
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

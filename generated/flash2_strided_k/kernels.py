@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e4a83afb4fb8efc9
-#   text hash     ad21d3613354f60b
+#   content hash  f359dd525f9a92b8
+#   text hash     12a23295962f6db2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e4a83afb4fb8efc9
-#   text hash     57c8ffef828a38c9
+#   content hash  f359dd525f9a92b8
+#   text hash     814a24daf245cee4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

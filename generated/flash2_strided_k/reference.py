@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e4a83afb4fb8efc9
-#   text hash     2450a80f552ee9ab
+#   content hash  f359dd525f9a92b8
+#   text hash     d3888cfd043d2330
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e4a83afb4fb8efc9
-#   text hash     39f38208a44cd734
+#   content hash  f359dd525f9a92b8
+#   text hash     58749bbb92bd77cb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df3035d614ff517c
-#   text hash     304524050d8d884c
+#   content hash  2f9b6736c0a050f8
+#   text hash     ce18f1cfaf1bb5f5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

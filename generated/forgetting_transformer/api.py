@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df3035d614ff517c
-#   text hash     5f410f98b9f6427c
+#   content hash  2f9b6736c0a050f8
+#   text hash     2f19f384a335e5a9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

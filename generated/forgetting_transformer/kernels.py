@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df3035d614ff517c
-#   text hash     11c748a16c5807ac
+#   content hash  2f9b6736c0a050f8
+#   text hash     46d8a27f58a623aa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

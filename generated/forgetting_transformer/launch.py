@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df3035d614ff517c
-#   text hash     0e273fcf8058b579
+#   content hash  2f9b6736c0a050f8
+#   text hash     a922fcbaf675e66b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

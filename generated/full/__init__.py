@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d69bfb1d2f23c24f
-#   text hash     859c6ba7c5484239
+#   content hash  f5253be996548ec9
+#   text hash     77960f12135aff81
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

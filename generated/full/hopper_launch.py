@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d69bfb1d2f23c24f
-#   text hash     d1c7d23b0e4283bd
+#   content hash  f5253be996548ec9
+#   text hash     bdbbba5b71cb344f
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

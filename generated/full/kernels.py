@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d69bfb1d2f23c24f
-#   text hash     a8432abcb8855536
+#   content hash  f5253be996548ec9
+#   text hash     e15055ffc812d2d1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d69bfb1d2f23c24f
-#   text hash     d195033990b9bcb4
+#   content hash  f5253be996548ec9
+#   text hash     ac2279aa943fdbf4
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d69bfb1d2f23c24f
-#   text hash     3e2156fe8e9c1089
+#   content hash  f5253be996548ec9
+#   text hash     d5ab29a145a07e6f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

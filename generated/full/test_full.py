@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d69bfb1d2f23c24f
-#   text hash     298506181c21e249
+#   content hash  f5253be996548ec9
+#   text hash     25c04917f0928ef7
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

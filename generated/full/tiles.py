@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d69bfb1d2f23c24f
-#   text hash     431b096a2b3bdb85
+#   content hash  f5253be996548ec9
+#   text hash     025a8a75a2076fe5
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

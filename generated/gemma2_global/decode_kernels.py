@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  963b96184f7edfe6
-#   text hash     93f98a865f105d5f
+#   content hash  4e2e3e65e7bb1bb5
+#   text hash     120967bd4426359d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  963b96184f7edfe6
-#   text hash     ce224a046f69abc8
+#   content hash  4e2e3e65e7bb1bb5
+#   text hash     c581ebb2ba62f129
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  963b96184f7edfe6
-#   text hash     5d174563633eaa91
+#   content hash  4e2e3e65e7bb1bb5
+#   text hash     f72dead6b30f52a9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

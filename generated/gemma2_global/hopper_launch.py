@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  963b96184f7edfe6
-#   text hash     69ad1c8e2c6a4d47
+#   content hash  4e2e3e65e7bb1bb5
+#   text hash     e8f80e83b4ae95d6
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  963b96184f7edfe6
-#   text hash     e4c0d72169c3c707
+#   content hash  4e2e3e65e7bb1bb5
+#   text hash     4fa54bc285a6e122
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

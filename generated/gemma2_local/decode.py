@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb6698f0c6c6c059
-#   text hash     4261e50ec210a6c8
+#   content hash  4daea3dba496b1fe
+#   text hash     04337de5aabb6bf9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb6698f0c6c6c059
-#   text hash     1c82e47f02191d28
+#   content hash  4daea3dba496b1fe
+#   text hash     8ee17fc7a9e6a473
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb6698f0c6c6c059
-#   text hash     7769b091ef65d62e
+#   content hash  4daea3dba496b1fe
+#   text hash     9f965b2b33dbd20f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

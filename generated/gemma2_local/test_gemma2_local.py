@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb6698f0c6c6c059
-#   text hash     5f9718b4fdfcb315
+#   content hash  4daea3dba496b1fe
+#   text hash     c155df05020ad06a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb6698f0c6c6c059
-#   text hash     7ab51c737504d604
+#   content hash  4daea3dba496b1fe
+#   text hash     862a108c0d275aeb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34165e74a6956a7
-#   text hash     d686211df8f71d31
+#   content hash  577fe9d40f4d66b1
+#   text hash     ec67e8ebddbabe90
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

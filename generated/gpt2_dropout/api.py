@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34165e74a6956a7
-#   text hash     8b4cfa1845a29c53
+#   content hash  577fe9d40f4d66b1
+#   text hash     7ec989702570aa46
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

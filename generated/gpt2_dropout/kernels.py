@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34165e74a6956a7
-#   text hash     8bdf3516b48e552e
+#   content hash  577fe9d40f4d66b1
+#   text hash     9b1f8a8c31628632
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34165e74a6956a7
-#   text hash     ca9b18d788719ee7
+#   content hash  577fe9d40f4d66b1
+#   text hash     40c24a01e6538edd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34165e74a6956a7
-#   text hash     73b5e5b916c2a094
+#   content hash  577fe9d40f4d66b1
+#   text hash     4ef830356c34ec24
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  663645be05b14302
-#   text hash     d6b9261cdd6648de
+#   content hash  313cf55049f89047
+#   text hash     ec3df0dd9dfe4a81
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  663645be05b14302
-#   text hash     31956f7316d7afb6
+#   content hash  313cf55049f89047
+#   text hash     58113a58f66e1006
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  663645be05b14302
-#   text hash     2397eb3a927427b5
+#   content hash  313cf55049f89047
+#   text hash     94345ee0c3ae9872
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  663645be05b14302
-#   text hash     df87590db2fe8eb7
+#   content hash  313cf55049f89047
+#   text hash     30e2fd72fae9ecac
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

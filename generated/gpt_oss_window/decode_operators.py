@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eefae7a5d4a8e1b4
-#   text hash     8a15ddfd85d932b8
+#   content hash  7da0ee051b900943
+#   text hash     973ef1397a3fc03d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eefae7a5d4a8e1b4
-#   text hash     58d13ab7607450db
+#   content hash  7da0ee051b900943
+#   text hash     0bedda234c7fc4e0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eefae7a5d4a8e1b4
-#   text hash     84f67326e23e340b
+#   content hash  7da0ee051b900943
+#   text hash     6824e3f8e18eb432
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eefae7a5d4a8e1b4
-#   text hash     8ffe606587885c7c
+#   content hash  7da0ee051b900943
+#   text hash     9f7f8e036a3e5aa9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eefae7a5d4a8e1b4
-#   text hash     752d9213bed5b434
+#   content hash  7da0ee051b900943
+#   text hash     5179e068d2aac816
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

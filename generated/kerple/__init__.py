@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  237b8bf84fa78f59
-#   text hash     c3bec4eceb9a1a3b
+#   content hash  e888a6f4c10a0a98
+#   text hash     42b35d2af63b6381
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

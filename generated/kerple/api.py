@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  237b8bf84fa78f59
-#   text hash     d69e9dc393822baa
+#   content hash  e888a6f4c10a0a98
+#   text hash     623a08dc21d2e865
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

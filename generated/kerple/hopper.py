@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  237b8bf84fa78f59
-#   text hash     9e97e59e7f207ec5
+#   content hash  e888a6f4c10a0a98
+#   text hash     645a4713f7191b53
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  237b8bf84fa78f59
-#   text hash     a8910c43526440fa
+#   content hash  e888a6f4c10a0a98
+#   text hash     48ce10be513d73c1
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  237b8bf84fa78f59
-#   text hash     643bf3ce1b11b90e
+#   content hash  e888a6f4c10a0a98
+#   text hash     71ba8d331992870b
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  223d6a3b5dbc3c83
-#   text hash     92837c7bfd09e67c
+#   content hash  0eb87d8970e46e7b
+#   text hash     1538bbf5e1bde0b1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  223d6a3b5dbc3c83
-#   text hash     38edccca47e1a850
+#   content hash  0eb87d8970e46e7b
+#   text hash     f130c8ac634e79ef
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  223d6a3b5dbc3c83
-#   text hash     7e0ffefe475e80a7
+#   content hash  0eb87d8970e46e7b
+#   text hash     cdcc2142f18d0360
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  223d6a3b5dbc3c83
-#   text hash     53ef90d1a408c362
+#   content hash  0eb87d8970e46e7b
+#   text hash     832d52a6a517eb5b
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  223d6a3b5dbc3c83
-#   text hash     888a03b2fb32d703
+#   content hash  0eb87d8970e46e7b
+#   text hash     4e76cd571d662e22
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

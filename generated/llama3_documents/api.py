@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ef57e1f8b18598
-#   text hash     c5366c4985d8d70c
+#   content hash  11383845d6812134
+#   text hash     42ff8d796d6cf1e1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

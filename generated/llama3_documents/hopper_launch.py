@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ef57e1f8b18598
-#   text hash     fd5ffc8abba6fe96
+#   content hash  11383845d6812134
+#   text hash     dade4e70e8d85390
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

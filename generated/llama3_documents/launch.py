@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ef57e1f8b18598
-#   text hash     d084acb03e3d075b
+#   content hash  11383845d6812134
+#   text hash     364b816e742b09ce
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

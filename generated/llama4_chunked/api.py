@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  84ac360afeca2510
-#   text hash     1e4822b45bb6affe
+#   content hash  d71655fd2238697e
+#   text hash     5c0af4dacbcd39ab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

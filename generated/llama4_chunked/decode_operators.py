@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  84ac360afeca2510
-#   text hash     f751a591b2323e13
+#   content hash  d71655fd2238697e
+#   text hash     4a4a7a11fee1c4aa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  84ac360afeca2510
-#   text hash     4ab4aaa21230e86b
+#   content hash  d71655fd2238697e
+#   text hash     41f6cdd826873242
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

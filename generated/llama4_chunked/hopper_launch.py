@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  84ac360afeca2510
-#   text hash     75eec5daa0c34331
+#   content hash  d71655fd2238697e
+#   text hash     023ad31c0025bcfe
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

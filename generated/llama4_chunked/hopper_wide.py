@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  84ac360afeca2510
-#   text hash     ffcf4346aedda3a4
+#   content hash  d71655fd2238697e
+#   text hash     5c09de2372c1ed27
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -66,9 +66,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 )  # fmt: skip
 
+from . import runtime
 from .hopper import barriers, matrix, store_rows
 from .hopper_backward import load_tiles, over_columns
 from .kernels import LOG2E, floor_div, query_tiles
+
+wait_for_threads = runtime.gluon_barrier_of_threads()
 
 
 @gluon.jit
@@ -163,7 +166,7 @@ def add_rows(ptr, x):
         "=r,f,f,f,f,l,l,l,l", [x, place], gl.int8, False, 4
     )  # fmt: skip
     # without it the assembler delays some of them until behind the next product, and runs out of registers
-    gl.thread_barrier()
+    wait_for_threads()
 
 
 @gluon.jit

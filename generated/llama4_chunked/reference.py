@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  84ac360afeca2510
-#   text hash     b627deae63c8b57a
+#   content hash  d71655fd2238697e
+#   text hash     c634a482e888236c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

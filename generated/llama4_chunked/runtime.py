@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  6d7c81cb1a3b4d20
-#   text hash     aa95cd9fa8ca287b
+#   content hash  00a99fd7401a9326
+#   text hash     0dba1e304177c8af
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -457,6 +457,13 @@ def gluon_sum_of_tiles():
         _semantic.builder.create_async_tma_reduce(kind, tensor_desc.handle, places, src.handle)
 
     return add_tile
+
+
+def gluon_barrier_of_threads():
+    """What has the warps of a group wait for each other in Gluon: its name is another one from triton 3.7 on."""
+    from triton.experimental.gluon import language
+
+    return language.barrier if hasattr(language, "barrier") else language.thread_barrier
 
 
 def in_gluon(kernel, grid, told):

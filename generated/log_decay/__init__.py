@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  445e248429d25202
-#   text hash     2a54afdb0ecfa9c9
+#   content hash  ae2781e0129d0530
+#   text hash     eddd674be6905409
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  445e248429d25202
-#   text hash     57033ec5b74112af
+#   content hash  ae2781e0129d0530
+#   text hash     a0ae41cfe18f3494
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  445e248429d25202
-#   text hash     b2316f055f3054d7
+#   content hash  ae2781e0129d0530
+#   text hash     3def967677d7f7fb
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  445e248429d25202
-#   text hash     47efc0331324c502
+#   content hash  ae2781e0129d0530
+#   text hash     02d6833c5224b6b0
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c74f4fc12c4d951
-#   text hash     688d86dd5598369b
+#   content hash  3c0af958cb0f614f
+#   text hash     f3a8dedb2a8a947a
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c74f4fc12c4d951
-#   text hash     1f7efe90f804c9b5
+#   content hash  3c0af958cb0f614f
+#   text hash     682514e825db8dd5
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c74f4fc12c4d951
-#   text hash     c1bdd5c786c78b33
+#   content hash  3c0af958cb0f614f
+#   text hash     f51200ec157591b9
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

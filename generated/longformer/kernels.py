@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c74f4fc12c4d951
-#   text hash     baf5a9409eb276a3
+#   content hash  3c0af958cb0f614f
+#   text hash     9060cb339d105dde
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c74f4fc12c4d951
-#   text hash     555505fd4c0ddb4d
+#   content hash  3c0af958cb0f614f
+#   text hash     529fc19636de6cab
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

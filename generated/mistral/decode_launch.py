@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bf0d0e2c0a7c024
-#   text hash     cc29aaa94178f659
+#   content hash  bda41e384dd5cb99
+#   text hash     aeb9a7fd36c4a696
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bf0d0e2c0a7c024
-#   text hash     12a3532bad830831
+#   content hash  bda41e384dd5cb99
+#   text hash     f338428713fe2c02
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bf0d0e2c0a7c024
-#   text hash     7b20fa923b85a9c5
+#   content hash  bda41e384dd5cb99
+#   text hash     0320b9d88ee2229e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

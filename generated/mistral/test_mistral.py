@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bf0d0e2c0a7c024
-#   text hash     7fdfc8b4880ce79f
+#   content hash  bda41e384dd5cb99
+#   text hash     28af75fc5ab47d0c
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

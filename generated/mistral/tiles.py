@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bf0d0e2c0a7c024
-#   text hash     2492a2ea97fed350
+#   content hash  bda41e384dd5cb99
+#   text hash     a26e6687729e75c2
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  651edd82dfa3597e
-#   text hash     6bccbceb03a21994
+#   content hash  2d58e4816d6aabcc
+#   text hash     d92366817f43b2b4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  651edd82dfa3597e
-#   text hash     3d1b7293a9c0d6f2
+#   content hash  2d58e4816d6aabcc
+#   text hash     1b0369b725106ccf
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

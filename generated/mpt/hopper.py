@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  651edd82dfa3597e
-#   text hash     926eea49fa8ea42b
+#   content hash  2d58e4816d6aabcc
+#   text hash     f1586d3ccad37c41
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

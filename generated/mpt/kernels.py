@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  651edd82dfa3597e
-#   text hash     b0ea6746a29fb383
+#   content hash  2d58e4816d6aabcc
+#   text hash     eac78ad63711cdc6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

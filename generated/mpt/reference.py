@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  651edd82dfa3597e
-#   text hash     53a1879a17193cf6
+#   content hash  2d58e4816d6aabcc
+#   text hash     b094f8bc252c7821
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  651edd82dfa3597e
-#   text hash     adc31dc778977471
+#   content hash  2d58e4816d6aabcc
+#   text hash     662e0208f9ba5ac4
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

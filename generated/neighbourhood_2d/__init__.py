@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66d1924135640b2e
-#   text hash     8efe98d236e67f34
+#   content hash  76cea3db13e34ea1
+#   text hash     abd1f5582a10f340
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66d1924135640b2e
-#   text hash     9e53b26ea3c96139
+#   content hash  76cea3db13e34ea1
+#   text hash     6c4f8ae8a3c7715a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

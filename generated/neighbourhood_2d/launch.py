@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66d1924135640b2e
-#   text hash     36570d4ec3b63d59
+#   content hash  76cea3db13e34ea1
+#   text hash     9fd43b82d839373b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66d1924135640b2e
-#   text hash     95ca681bf0994938
+#   content hash  76cea3db13e34ea1
+#   text hash     e3266a1cc699e10f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

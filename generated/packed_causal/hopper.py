@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a241dc576bd9dad6
-#   text hash     aa6933c1f71bca11
+#   content hash  a7d843a2e87ed5f1
+#   text hash     26f88134f77b2302
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

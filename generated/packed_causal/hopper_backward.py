@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a241dc576bd9dad6
-#   text hash     93a4017c5e58c028
+#   content hash  a7d843a2e87ed5f1
+#   text hash     0c00c64abac8215f
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a241dc576bd9dad6
-#   text hash     eca5843f5945f59b
+#   content hash  a7d843a2e87ed5f1
+#   text hash     b1d02ef2be840bea
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a241dc576bd9dad6
-#   text hash     fdd61ef13574efb4
+#   content hash  a7d843a2e87ed5f1
+#   text hash     c29ddaf55b6e0499
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

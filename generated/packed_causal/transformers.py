@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a241dc576bd9dad6
-#   text hash     e754fe4810c3fbf4
+#   content hash  a7d843a2e87ed5f1
+#   text hash     71524b7c3029b2ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

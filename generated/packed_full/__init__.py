@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b64797e72d0fc89
-#   text hash     080e0244982d3c86
+#   content hash  8c721ada0f3cf3e6
+#   text hash     79778b03945faa21
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

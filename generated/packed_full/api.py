@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b64797e72d0fc89
-#   text hash     da0947488e6e9392
+#   content hash  8c721ada0f3cf3e6
+#   text hash     a68a5628a6ecef62
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b64797e72d0fc89
-#   text hash     c16e4d142fc607ff
+#   content hash  8c721ada0f3cf3e6
+#   text hash     499783414caa7e98
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

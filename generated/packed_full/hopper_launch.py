@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b64797e72d0fc89
-#   text hash     8ab3e061bd429741
+#   content hash  8c721ada0f3cf3e6
+#   text hash     fc697076c701bff9
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b64797e72d0fc89
-#   text hash     45c0b2985a2dcf73
+#   content hash  8c721ada0f3cf3e6
+#   text hash     69686fb5bf64a2ab
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -67,9 +67,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 )  # fmt: skip
 
+from . import runtime
 from .hopper import barriers, clear_rows, matrix, store_rows
 from .hopper_backward import load_tiles, over_columns
 from .kernels import LOG2E, find_rows, query_tiles
+
+wait_for_threads = runtime.gluon_barrier_of_threads()
 
 
 @gluon.jit
@@ -159,7 +162,7 @@ def add_rows(ptr, x):
         "=r,f,f,f,f,l,l,l,l", [x, place], gl.int8, False, 4
     )  # fmt: skip
     # without it the assembler delays some of them until behind the next product, and runs out of registers
-    gl.thread_barrier()
+    wait_for_threads()
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b64797e72d0fc89
-#   text hash     598b6287d850485a
+#   content hash  8c721ada0f3cf3e6
+#   text hash     eb0087617c96f0af
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

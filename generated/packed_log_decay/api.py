@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ea0ff46d801ae07a
-#   text hash     ed4cf88b71235014
+#   content hash  6df3b80a154632a7
+#   text hash     29e091b488c8e022
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ea0ff46d801ae07a
-#   text hash     793425f5cabc33bb
+#   content hash  6df3b80a154632a7
+#   text hash     489b19f582a4e658
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ea0ff46d801ae07a
-#   text hash     6c1201f59f118cae
+#   content hash  6df3b80a154632a7
+#   text hash     e30fbf09d9367162
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

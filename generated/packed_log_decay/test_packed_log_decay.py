@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ea0ff46d801ae07a
-#   text hash     eb6e2c7c98451ae5
+#   content hash  6df3b80a154632a7
+#   text hash     aad5ee425f647af9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

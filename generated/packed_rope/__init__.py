@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa75c6310272bb3f
-#   text hash     7a5c2a1c7f62793a
+#   content hash  78c31c4690c656e4
+#   text hash     f7d62959437fcde1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

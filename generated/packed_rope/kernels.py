@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa75c6310272bb3f
-#   text hash     632cf7a801b02663
+#   content hash  78c31c4690c656e4
+#   text hash     877bd56194fb681c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

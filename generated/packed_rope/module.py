@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa75c6310272bb3f
-#   text hash     74d33b8e59ab3891
+#   content hash  78c31c4690c656e4
+#   text hash     eced486583beec53
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa75c6310272bb3f
-#   text hash     03cc28ec93e7d506
+#   content hash  78c31c4690c656e4
+#   text hash     46bb8361db0fc369
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e1a2fd377cefcc2
-#   text hash     ce7e114ff4d30fc6
+#   content hash  7400521cb53593f4
+#   text hash     792e0aae446a6eb8
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

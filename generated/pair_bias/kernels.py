@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e1a2fd377cefcc2
-#   text hash     252c8131addaa335
+#   content hash  7400521cb53593f4
+#   text hash     b4cbed2a5d2ac4ac
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

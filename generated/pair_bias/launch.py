@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e1a2fd377cefcc2
-#   text hash     4f6256dcc7409404
+#   content hash  7400521cb53593f4
+#   text hash     c4982cb00724b30f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e1a2fd377cefcc2
-#   text hash     46b5528e48e61635
+#   content hash  7400521cb53593f4
+#   text hash     7d01a7d0a5253293
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e1a2fd377cefcc2
-#   text hash     c7699b67c9dbce31
+#   content hash  7400521cb53593f4
+#   text hash     3e689eaa9108f123
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a40ecdfc6d7a16d
-#   text hash     6149d14dd905d1a8
+#   content hash  410a25b671f816b9
+#   text hash     3dbe30e40b327c5a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a40ecdfc6d7a16d
-#   text hash     b81ec38860e70a4e
+#   content hash  410a25b671f816b9
+#   text hash     2bfeb43cdc20a864
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a40ecdfc6d7a16d
-#   text hash     e7c943b9382f2da0
+#   content hash  410a25b671f816b9
+#   text hash     f5639b99b6b0dd1c
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

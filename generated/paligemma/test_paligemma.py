@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a40ecdfc6d7a16d
-#   text hash     a4668a03a26e8889
+#   content hash  410a25b671f816b9
+#   text hash     42e8e7cf582e8aca
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a40ecdfc6d7a16d
-#   text hash     a640d7803ba6a373
+#   content hash  410a25b671f816b9
+#   text hash     153e795626c670ad
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d77602a08b1b6d1
-#   text hash     5e7622a0c3f33688
+#   content hash  243923a112a60c30
+#   text hash     616fb71efb3a6ce7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

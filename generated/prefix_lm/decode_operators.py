@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d77602a08b1b6d1
-#   text hash     7e33ff4ad6b483f3
+#   content hash  243923a112a60c30
+#   text hash     5a4a0bfd6c622156
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d77602a08b1b6d1
-#   text hash     e76ca45c3558ab4f
+#   content hash  243923a112a60c30
+#   text hash     3526f5d98cf74e48
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

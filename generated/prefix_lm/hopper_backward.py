@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d77602a08b1b6d1
-#   text hash     3ededd0f9544f4bb
+#   content hash  243923a112a60c30
+#   text hash     f03d9b6077f33f8f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d77602a08b1b6d1
-#   text hash     06c19c55381deab8
+#   content hash  243923a112a60c30
+#   text hash     fb43e09135372fb9
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  495655b14843c910
-#   text hash     39fd99f66273b2ab
+#   content hash  e22cd9400b9ae328
+#   text hash     1a4fb26959ad87ac
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  495655b14843c910
-#   text hash     d94835b8ea06a386
+#   content hash  e22cd9400b9ae328
+#   text hash     61cb40d5e9b8c830
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  495655b14843c910
-#   text hash     f857bb13d642d0d5
+#   content hash  e22cd9400b9ae328
+#   text hash     02002b81b3863fee
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  495655b14843c910
-#   text hash     b2a41f37ef1e0736
+#   content hash  e22cd9400b9ae328
+#   text hash     43a9b0d45bad863d
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  495655b14843c910
-#   text hash     799be2797703ba66
+#   content hash  e22cd9400b9ae328
+#   text hash     4cb9a4639b349341
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

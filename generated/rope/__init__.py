@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a50d22a5198f7345
-#   text hash     886f180cc4a4c2d2
+#   content hash  f6544bee4fdf9dea
+#   text hash     6ec2a47842d2d1c5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a50d22a5198f7345
-#   text hash     9d00c1a15090c8e6
+#   content hash  f6544bee4fdf9dea
+#   text hash     f546aa81ae31ed14
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a50d22a5198f7345
-#   text hash     19ce9f84d095fc38
+#   content hash  f6544bee4fdf9dea
+#   text hash     db37006bd9581703
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a50d22a5198f7345
-#   text hash     9fa97b5af6a97298
+#   content hash  f6544bee4fdf9dea
+#   text hash     6b4d8ae257f6421f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a50d22a5198f7345
-#   text hash     328d8431111866c4
+#   content hash  f6544bee4fdf9dea
+#   text hash     778f36d9fca62234
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

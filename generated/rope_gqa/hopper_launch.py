@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0cbb79096988b46b
-#   text hash     3262acd4bf45f7b1
+#   content hash  51d13af59fd426b2
+#   text hash     5eedaa2aacf38152
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

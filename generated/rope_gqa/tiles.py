@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0cbb79096988b46b
-#   text hash     d38b47e588a1958d
+#   content hash  51d13af59fd426b2
+#   text hash     6ee1a41ea69eb186
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fcedb7212fa590d8
-#   text hash     5ec45fae06dc85ff
+#   content hash  c84dd2ce0be4cc65
+#   text hash     8f07ddc30c464c92
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fcedb7212fa590d8
-#   text hash     6a681a61e888c09b
+#   content hash  c84dd2ce0be4cc65
+#   text hash     edab8dfa3fb7e5a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

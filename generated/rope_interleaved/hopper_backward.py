@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fcedb7212fa590d8
-#   text hash     7d36aaa4e09a16ca
+#   content hash  c84dd2ce0be4cc65
+#   text hash     825912aa6a4704da
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fcedb7212fa590d8
-#   text hash     7acc30107f65f725
+#   content hash  c84dd2ce0be4cc65
+#   text hash     dfabdd72eb3d7251
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

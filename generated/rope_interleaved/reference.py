@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fcedb7212fa590d8
-#   text hash     a55a3f187726b649
+#   content hash  c84dd2ce0be4cc65
+#   text hash     1a7bbe77c7abde9b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57d31b7d97f08922
-#   text hash     261c6d37dae97039
+#   content hash  1e82c49b64210787
+#   text hash     25a9ab0c6cc75bd0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57d31b7d97f08922
-#   text hash     3d95f7227463a49b
+#   content hash  1e82c49b64210787
+#   text hash     20264a72c7d65860
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57d31b7d97f08922
-#   text hash     42768f33d2c06653
+#   content hash  1e82c49b64210787
+#   text hash     63c31e6180a95e21
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -66,9 +66,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 )  # fmt: skip
 
+from . import runtime
 from .hopper import barriers, matrix, store_rows
 from .hopper_backward import load_tiles, over_columns
 from .kernels import LOG2E, query_tiles, tanh
+
+wait_for_threads = runtime.gluon_barrier_of_threads()
 
 
 @gluon.jit
@@ -170,7 +173,7 @@ def add_rows(ptr, x):
         "=r,f,f,f,f,l,l,l,l", [x, place], gl.int8, False, 4
     )  # fmt: skip
     # without it the assembler delays some of them until behind the next product, and runs out of registers
-    gl.thread_barrier()
+    wait_for_threads()
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57d31b7d97f08922
-#   text hash     b9eaf95c84e34f92
+#   content hash  1e82c49b64210787
+#   text hash     aea34c4da20cf3de
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57d31b7d97f08922
-#   text hash     858d4cb4fb7f266b
+#   content hash  1e82c49b64210787
+#   text hash     91e237293f2d4d67
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e15127e711b95834
-#   text hash     05429098e2d1f68c
+#   content hash  c4105e84331bcfa4
+#   text hash     dc77fb79ea4d3750
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e15127e711b95834
-#   text hash     23ca85e4079da60f
+#   content hash  c4105e84331bcfa4
+#   text hash     64390a16afc94ae4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

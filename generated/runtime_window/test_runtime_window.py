@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e15127e711b95834
-#   text hash     53432c2a55a42b4d
+#   content hash  c4105e84331bcfa4
+#   text hash     0fcb326c3c7ce720
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e15127e711b95834
-#   text hash     1aefc2c72e6499c6
+#   content hash  c4105e84331bcfa4
+#   text hash     543596f1660819ef
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  53b61e675dbcd963
-#   text hash     267f2d9da4146bff
+#   content hash  5719386a228fc855
+#   text hash     63831faa789e1fa9
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  53b61e675dbcd963
-#   text hash     b8c3035d3fbc4884
+#   content hash  5719386a228fc855
+#   text hash     b1f5bef4b3e41285
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  53b61e675dbcd963
-#   text hash     1d06c5e358602c10
+#   content hash  5719386a228fc855
+#   text hash     09ddd4f22f669171
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  53b61e675dbcd963
-#   text hash     430acb2bf535cf70
+#   content hash  5719386a228fc855
+#   text hash     8e296f4ac70bc175
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

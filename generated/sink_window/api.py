@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0ad942f4b9ff510
-#   text hash     b98d14e36077d452
+#   content hash  6ef884d53856575e
+#   text hash     39b94760bfae5abc
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

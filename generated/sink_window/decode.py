@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0ad942f4b9ff510
-#   text hash     e14b7c38b7ef52ae
+#   content hash  6ef884d53856575e
+#   text hash     0d896ab44c9d1b70
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0ad942f4b9ff510
-#   text hash     08c4f042a1dcd9a5
+#   content hash  6ef884d53856575e
+#   text hash     93ed7620709e318a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b71ba84af43529e8
-#   text hash     f24fed7ea1faece5
+#   content hash  0b496de8d3a32f4c
+#   text hash     de0e096c0153d771
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b71ba84af43529e8
-#   text hash     014a4875e2e6d172
+#   content hash  0b496de8d3a32f4c
+#   text hash     6c7f36762c454760
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b71ba84af43529e8
-#   text hash     0c6713755e9c3280
+#   content hash  0b496de8d3a32f4c
+#   text hash     d46c1ddcc03d0c8d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b71ba84af43529e8
-#   text hash     a60c6b4ea3332e88
+#   content hash  0b496de8d3a32f4c
+#   text hash     d41299fa103fd844
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b71ba84af43529e8
-#   text hash     ffcd50fabdd9904e
+#   content hash  0b496de8d3a32f4c
+#   text hash     3848d06f6b541d61
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea89e917a623725f
-#   text hash     9919ea5907261f16
+#   content hash  7942592b98b017b6
+#   text hash     227924919ffaa0e2
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea89e917a623725f
-#   text hash     a527cf03e4708a53
+#   content hash  7942592b98b017b6
+#   text hash     923f49ceda16ed25
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea89e917a623725f
-#   text hash     4c8dc9161e860249
+#   content hash  7942592b98b017b6
+#   text hash     a0dd3bbdec6e196f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea89e917a623725f
-#   text hash     c74b7fe8c15c25ef
+#   content hash  7942592b98b017b6
+#   text hash     78ec3a1c7e280a9b
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

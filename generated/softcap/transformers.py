@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea89e917a623725f
-#   text hash     73bed310191e53ca
+#   content hash  7942592b98b017b6
+#   text hash     efa8a5306aa54d0a
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  19263e25e43a0aa0
-#   text hash     c3e5f40e501121e2
+#   content hash  17ca851e00dc292a
+#   text hash     f54c69145e71d442
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

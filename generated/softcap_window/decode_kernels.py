@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  19263e25e43a0aa0
-#   text hash     1f44aa5aa3b21eeb
+#   content hash  17ca851e00dc292a
+#   text hash     fb1a07b076106831
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  19263e25e43a0aa0
-#   text hash     6217a0e5cf8c1114
+#   content hash  17ca851e00dc292a
+#   text hash     32372f15181f50d0
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  19263e25e43a0aa0
-#   text hash     bb4cc656718b98dc
+#   content hash  17ca851e00dc292a
+#   text hash     71f025f36f240c87
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  19263e25e43a0aa0
-#   text hash     a4b832c0863285b8
+#   content hash  17ca851e00dc292a
+#   text hash     569473a6b123dc58
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4fde24f12ff8187b
-#   text hash     1a70187f93cd63f3
+#   content hash  4bbf45efd542343c
+#   text hash     a1929d207cd75918
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

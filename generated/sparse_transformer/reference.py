@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4fde24f12ff8187b
-#   text hash     a4a37150fb341619
+#   content hash  4bbf45efd542343c
+#   text hash     ef7f4a28da87707e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4fde24f12ff8187b
-#   text hash     e67b62c7f5f03bbe
+#   content hash  4bbf45efd542343c
+#   text hash     b0c412220428f490
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

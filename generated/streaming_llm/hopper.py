@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  523fb98798071a2d
-#   text hash     7f3729b3c2e8b8e0
+#   content hash  ab4e781e9c4ef58f
+#   text hash     fc00393b4def908d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

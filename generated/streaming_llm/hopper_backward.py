@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  523fb98798071a2d
-#   text hash     403f1f80c9045631
+#   content hash  ab4e781e9c4ef58f
+#   text hash     b6579a10b04260fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  523fb98798071a2d
-#   text hash     3a4f87539b1f8d36
+#   content hash  ab4e781e9c4ef58f
+#   text hash     7ffd735caa8efeb7
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

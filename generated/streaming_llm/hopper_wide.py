@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  523fb98798071a2d
-#   text hash     bd5dc3651eafd0da
+#   content hash  ab4e781e9c4ef58f
+#   text hash     4a79574f9d22c2c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -66,9 +66,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 )  # fmt: skip
 
+from . import runtime
 from .hopper import barriers, matrix, store_rows
 from .hopper_backward import load_tiles, over_columns
 from .kernels import LOG2E, query_tiles
+
+wait_for_threads = runtime.gluon_barrier_of_threads()
 
 
 @gluon.jit
@@ -162,7 +165,7 @@ def add_rows(ptr, x):
         "=r,f,f,f,f,l,l,l,l", [x, place], gl.int8, False, 4
     )  # fmt: skip
     # without it the assembler delays some of them until behind the next product, and runs out of registers
-    gl.thread_barrier()
+    wait_for_threads()
 
 
 @gluon.jit

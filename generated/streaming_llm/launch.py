@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  523fb98798071a2d
-#   text hash     f3edd30fecf0f2e0
+#   content hash  ab4e781e9c4ef58f
+#   text hash     e4115fe4b7d5f803
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bad86acf03d8421d
-#   text hash     0453ec477932337f
+#   content hash  b6e34ea285010a0d
+#   text hash     7dc85e4b6c607b6d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bad86acf03d8421d
-#   text hash     c05346fd5860d823
+#   content hash  b6e34ea285010a0d
+#   text hash     66d17cdef17ebb1e
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bad86acf03d8421d
-#   text hash     2ec71ea47277e3ff
+#   content hash  b6e34ea285010a0d
+#   text hash     f305c99c25a02a73
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bad86acf03d8421d
-#   text hash     e31c67e564b34a43
+#   content hash  b6e34ea285010a0d
+#   text hash     b56cd0d18b65e528
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

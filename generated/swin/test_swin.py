@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bad86acf03d8421d
-#   text hash     92ae28b3b0290e2b
+#   content hash  b6e34ea285010a0d
+#   text hash     571ce829470c996e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

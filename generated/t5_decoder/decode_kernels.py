@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  158f89740e26051f
-#   text hash     79c1bcbe90dc6da7
+#   content hash  d53ffea2dc75d999
+#   text hash     224b205136f93a38
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

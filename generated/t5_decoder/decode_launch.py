@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  158f89740e26051f
-#   text hash     0cc347eff97b7249
+#   content hash  d53ffea2dc75d999
+#   text hash     fe7eaeb48ea4fed2
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

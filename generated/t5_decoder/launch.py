@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  158f89740e26051f
-#   text hash     3fe14f9d007b8f5a
+#   content hash  d53ffea2dc75d999
+#   text hash     dc65d3d8cd0d42ff
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

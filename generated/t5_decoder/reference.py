@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  158f89740e26051f
-#   text hash     d38d2a39895ea563
+#   content hash  d53ffea2dc75d999
+#   text hash     3ec76646148d1760
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

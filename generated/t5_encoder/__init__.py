@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  76bd9b14be677a49
-#   text hash     7a3558cb63540ec7
+#   content hash  c12b5b9ed57a077c
+#   text hash     75f845c052e5e4ac
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  76bd9b14be677a49
-#   text hash     fdf130e84c8286a4
+#   content hash  c12b5b9ed57a077c
+#   text hash     b347db839904de89
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

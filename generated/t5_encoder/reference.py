@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  76bd9b14be677a49
-#   text hash     adab4f7cff06cfa6
+#   content hash  c12b5b9ed57a077c
+#   text hash     aadb5498e477eb4a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  76bd9b14be677a49
-#   text hash     fbbb89045e715db0
+#   content hash  c12b5b9ed57a077c
+#   text hash     6f9935a2bfe89e28
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

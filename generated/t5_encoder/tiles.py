@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  76bd9b14be677a49
-#   text hash     4b817650ad50208a
+#   content hash  c12b5b9ed57a077c
+#   text hash     0ee5f09d984b1773
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1cfc7ed88a00444b
-#   text hash     5020b26838b31731
+#   content hash  78530ef461defd6c
+#   text hash     18a63147e5e648c4
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

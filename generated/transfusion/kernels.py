@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1cfc7ed88a00444b
-#   text hash     1a83ab7ab368f9a7
+#   content hash  78530ef461defd6c
+#   text hash     a36331c7f204d94c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

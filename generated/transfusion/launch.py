@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1cfc7ed88a00444b
-#   text hash     cd7283cfb6587db9
+#   content hash  78530ef461defd6c
+#   text hash     5a03b51b7b3bdfc8
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

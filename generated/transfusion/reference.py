@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1cfc7ed88a00444b
-#   text hash     d39da23102751fc4
+#   content hash  78530ef461defd6c
+#   text hash     e42ae6e44db15747
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

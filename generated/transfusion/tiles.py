@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1cfc7ed88a00444b
-#   text hash     365e6fe2ad5445d7
+#   content hash  78530ef461defd6c
+#   text hash     15c22e0764328de9
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97857e32c3df0a7d
-#   text hash     f937f7f360058015
+#   content hash  b0b642c3d2857993
+#   text hash     191181c7c8e12996
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97857e32c3df0a7d
-#   text hash     2ae5fcf7f1f215c0
+#   content hash  b0b642c3d2857993
+#   text hash     ae485ae3d2cd68df
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

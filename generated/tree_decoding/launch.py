@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97857e32c3df0a7d
-#   text hash     e484533a68e26b6b
+#   content hash  b0b642c3d2857993
+#   text hash     377ff6fa73274fc6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97857e32c3df0a7d
-#   text hash     6e72ffde3f38c3ec
+#   content hash  b0b642c3d2857993
+#   text hash     ff3900631adcb008
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  97857e32c3df0a7d
-#   text hash     04cd78db0db5004f
+#   content hash  b0b642c3d2857993
+#   text hash     f3a6c198c1c42e8f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -342,7 +342,10 @@ if search.planned.hopper:
         (
             "causal",
             (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1)),
-            ["hopper.forward", "hopper {0: (128, 64, 8, 2)} True False ('portable', 0.25) ('hopper', 0.25) False True"],
+            [
+                "hopper.forward hopper.backward",
+                "hopper {0: (128, 64, 8, 2)} True False ('portable', 0.25) ('hopper', 0.25) False True",
+            ],
         ),
         ("flash1", (("forward", 1),), [""]),
     ],

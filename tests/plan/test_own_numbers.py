@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
-import plain
 import pytest
 import unformatted
+import unrewritten
 
 from attnforge.language import spec
 from attnforge.source import resources
@@ -64,7 +64,7 @@ def test_no_other_number_passes(
     for file, content in (shipped(name) | {"kernels.py": changed}).items():
         (package / file).write_text(content, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with plain.assertions():
+    with unrewritten.assertions():
         suite = importlib.import_module(f"{package.name}.test_{name}")
     with pytest.raises(AssertionError, match="error"):
         check(suite, monkeypatch)

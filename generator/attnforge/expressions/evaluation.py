@@ -40,7 +40,8 @@ def compiled(node: Node) -> Function:
         return lambda env: number
     args = [compiled(arg) for arg in node.args]
     if node.op in ("var", "option", "input", "local"):
-        return _read(str(node.value), args) if args else operator.itemgetter(str(node.value))
+        # an input may stand in for what is worked out only where it is read
+        return _read(str(node.value), args) if node.op == "input" else operator.itemgetter(str(node.value))
     if node.op == "where":
         condition, chosen, other = args
         return lambda env: chosen(env) if condition(env) else other(env)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     1cdf08a43ddf1bf8
+#   content hash  a464ee9ad27caec3
+#   text hash     88a52f72936aeb44
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

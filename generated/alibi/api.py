@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     27609c3ce49423e1
+#   content hash  a464ee9ad27caec3
+#   text hash     09dbca13c40daf78
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

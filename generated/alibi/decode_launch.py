@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     2ea409cb3dd55977
+#   content hash  a464ee9ad27caec3
+#   text hash     05505b26df65bfd5
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     ee91c40411966121
+#   content hash  a464ee9ad27caec3
+#   text hash     3b994781b3d54489
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

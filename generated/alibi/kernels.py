@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     a3973fb06f765c58
+#   content hash  a464ee9ad27caec3
+#   text hash     3e8b3ab04a667c29
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

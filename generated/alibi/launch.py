@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     3ec202bb00c4190f
+#   content hash  a464ee9ad27caec3
+#   text hash     fbc8ccb73f68fbc0
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     f3cf2b0aa740df42
+#   content hash  a464ee9ad27caec3
+#   text hash     a58ffaba17871510
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

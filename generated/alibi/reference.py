@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     e254169bc8553163
+#   content hash  a464ee9ad27caec3
+#   text hash     220c96e3359fc159
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

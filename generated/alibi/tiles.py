@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47b79300045ff7ef
-#   text hash     4d3f7d32454a2eff
+#   content hash  a464ee9ad27caec3
+#   text hash     8fafb12d8eaa0dfe
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

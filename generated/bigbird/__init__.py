@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  924f79877f791827
-#   text hash     007a402f02e79da9
+#   content hash  d1d8ef4eed9b4334
+#   text hash     81acd0792ba8f8d5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  924f79877f791827
-#   text hash     25d8f5b1ffa25604
+#   content hash  d1d8ef4eed9b4334
+#   text hash     eafc64e5551aa37d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  924f79877f791827
-#   text hash     336630800fa3f87a
+#   content hash  d1d8ef4eed9b4334
+#   text hash     b1409c95e7aa09b0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  924f79877f791827
-#   text hash     2aee3ec8871bef91
+#   content hash  d1d8ef4eed9b4334
+#   text hash     0b9ec94399b6a5af
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

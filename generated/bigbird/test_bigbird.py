@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  924f79877f791827
-#   text hash     42bda92f7c4f48ae
+#   content hash  d1d8ef4eed9b4334
+#   text hash     87e3f0cbbe483ed8
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

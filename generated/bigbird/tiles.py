@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  924f79877f791827
-#   text hash     7700dee3672abc78
+#   content hash  d1d8ef4eed9b4334
+#   text hash     8f0eb66b2147d5d8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

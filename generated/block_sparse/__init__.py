@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46dd9148406bc54c
-#   text hash     8c899ba3dabd36e8
+#   content hash  a3390dac31006a3f
+#   text hash     422c8a44205c4ad5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

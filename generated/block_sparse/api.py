@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46dd9148406bc54c
-#   text hash     8409341de99a89d6
+#   content hash  a3390dac31006a3f
+#   text hash     87268b381103ab93
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46dd9148406bc54c
-#   text hash     65dc76a590500fcb
+#   content hash  a3390dac31006a3f
+#   text hash     d82a4543db99b228
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

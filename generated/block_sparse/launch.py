@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46dd9148406bc54c
-#   text hash     82aca02655a4ca15
+#   content hash  a3390dac31006a3f
+#   text hash     55b4c426f4397037
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

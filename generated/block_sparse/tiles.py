@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46dd9148406bc54c
-#   text hash     991089dd09e359d0
+#   content hash  a3390dac31006a3f
+#   text hash     fa41412eee55a1d2
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dadd83dc7eb69853
-#   text hash     f1b9fd6444110ab6
+#   content hash  fa797509a2b35b1d
+#   text hash     cdac1ab5d5f2b198
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dadd83dc7eb69853
-#   text hash     6f7c1a7be6472981
+#   content hash  fa797509a2b35b1d
+#   text hash     6982f36a3479fde1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dadd83dc7eb69853
-#   text hash     bf96c2ffd4282d1e
+#   content hash  fa797509a2b35b1d
+#   text hash     08fbb6c100d7e78d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

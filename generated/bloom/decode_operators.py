@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dadd83dc7eb69853
-#   text hash     a3cc228df31e265e
+#   content hash  fa797509a2b35b1d
+#   text hash     a653948dbf2d991e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dadd83dc7eb69853
-#   text hash     33a0c405ccc08e62
+#   content hash  fa797509a2b35b1d
+#   text hash     92885cf4b90a7ecc
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

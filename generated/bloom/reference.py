@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dadd83dc7eb69853
-#   text hash     a852292da372f9b1
+#   content hash  fa797509a2b35b1d
+#   text hash     b6d065e075f6b886
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

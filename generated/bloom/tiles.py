@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dadd83dc7eb69853
-#   text hash     27c3fe106fb92775
+#   content hash  fa797509a2b35b1d
+#   text hash     8aeff621f217c45a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

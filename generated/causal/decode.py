@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  277a5c97087002d2
-#   text hash     862ae1cf8c061cfb
+#   content hash  13247e19fa97693e
+#   text hash     1321df401bdd00e7
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

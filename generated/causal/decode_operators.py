@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  277a5c97087002d2
-#   text hash     ec03785da4d11663
+#   content hash  13247e19fa97693e
+#   text hash     e8c4f4e5a7e378a2
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  277a5c97087002d2
-#   text hash     4746a2b32b7903e7
+#   content hash  13247e19fa97693e
+#   text hash     b389fe3964ecd9d9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  277a5c97087002d2
-#   text hash     97803c2f886c95bc
+#   content hash  13247e19fa97693e
+#   text hash     ac8dbc24f5506889
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

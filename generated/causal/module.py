@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  277a5c97087002d2
-#   text hash     449c5b481c0e2121
+#   content hash  13247e19fa97693e
+#   text hash     58796fa38deb9f7a
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

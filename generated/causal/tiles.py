@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  277a5c97087002d2
-#   text hash     022712ddc8f520e9
+#   content hash  13247e19fa97693e
+#   text hash     88a305c1d43db13b
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     d775ec4cf4c0213b
+#   content hash  dafab9e84a0f7e88
+#   text hash     7f3521604298024f
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

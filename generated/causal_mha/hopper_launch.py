@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     f949d6c011c2ade9
+#   content hash  dafab9e84a0f7e88
+#   text hash     6dbf15f4f2c692e6
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

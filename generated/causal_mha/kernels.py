@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     cded249696b70b16
+#   content hash  dafab9e84a0f7e88
+#   text hash     bf5250777c8d1cfa
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     3afc07bad1b45622
+#   content hash  dafab9e84a0f7e88
+#   text hash     be4037575f396db7
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

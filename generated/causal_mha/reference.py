@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     f07fc9361a5abcdc
+#   content hash  dafab9e84a0f7e88
+#   text hash     3c98e726d8e8eecd
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     d58c9076b1cb3cf3
+#   content hash  dafab9e84a0f7e88
+#   text hash     501a51c436b0bd80
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

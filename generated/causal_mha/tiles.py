@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     0cf6163273f39b45
+#   content hash  dafab9e84a0f7e88
+#   text hash     0a33d28ea2a8d93d
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  744ce3ab5f2824a2
-#   text hash     bfb1070e8316082a
+#   content hash  dafab9e84a0f7e88
+#   text hash     c310c3fa027022ac
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

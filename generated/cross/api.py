@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6e909355728a917e
-#   text hash     a1db410e54897152
+#   content hash  44e4ef64a93a7d49
+#   text hash     3b4965eaa39e9ea7
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

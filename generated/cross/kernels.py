@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6e909355728a917e
-#   text hash     f8d1ab81f6e06465
+#   content hash  44e4ef64a93a7d49
+#   text hash     75724df0b75cb8d0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6e909355728a917e
-#   text hash     f7614f88230e7bb0
+#   content hash  44e4ef64a93a7d49
+#   text hash     53c70735c369b066
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

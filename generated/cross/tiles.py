@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6e909355728a917e
-#   text hash     68abf2d43a4f97db
+#   content hash  44e4ef64a93a7d49
+#   text hash     50de0d59cac4843e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

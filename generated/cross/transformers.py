@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6e909355728a917e
-#   text hash     9cfdfd7fbf5a28bf
+#   content hash  44e4ef64a93a7d49
+#   text hash     bef87fd6dcc7b24c
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

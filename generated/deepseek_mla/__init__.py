@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73631b7ab7cf38ed
-#   text hash     1482446526fb5acf
+#   content hash  0a57de3695ff449e
+#   text hash     7a81f149c3e181bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73631b7ab7cf38ed
-#   text hash     8cc1ae2d5c98f6ba
+#   content hash  0a57de3695ff449e
+#   text hash     851171eeac1a5544
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

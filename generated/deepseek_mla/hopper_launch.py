@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73631b7ab7cf38ed
-#   text hash     2ccc649b921d0b2e
+#   content hash  0a57de3695ff449e
+#   text hash     b1da140940585e5f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

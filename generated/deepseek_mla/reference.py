@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73631b7ab7cf38ed
-#   text hash     a15ae41c68216f9f
+#   content hash  0a57de3695ff449e
+#   text hash     2579c15526d274cd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73631b7ab7cf38ed
-#   text hash     417d43c2ffc3692d
+#   content hash  0a57de3695ff449e
+#   text hash     1156207fd638e7dc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

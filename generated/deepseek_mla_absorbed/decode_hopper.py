@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0108c415ea86a3ae
-#   text hash     483fb16b7f403ba9
+#   content hash  5ab81ed81aff1868
+#   text hash     80dff65c2114bbca
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; names as at the head of that file.
 

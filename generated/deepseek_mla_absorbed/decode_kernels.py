@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0108c415ea86a3ae
-#   text hash     da054f167083b78f
+#   content hash  5ab81ed81aff1868
+#   text hash     5870135d3b694cf9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

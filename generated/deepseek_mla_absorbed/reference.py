@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0108c415ea86a3ae
-#   text hash     f96a3823d5f230af
+#   content hash  5ab81ed81aff1868
+#   text hash     cf3db1c3d440fe5c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

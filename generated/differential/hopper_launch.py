@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c729d386ed6c1c5b
-#   text hash     781c2d3890f3b374
+#   content hash  1e812a6d005a19b7
+#   text hash     df7a40c7b90a1b84
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

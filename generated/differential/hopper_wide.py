@@ -1,12 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c729d386ed6c1c5b
-#   text hash     4f1163ba6397ee8b
+#   content hash  1e812a6d005a19b7
+#   text hash     187a6014d65ef115
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
-In each program one warp loads, and three groups of four warps each add up one gradient of its 64 keys:
+In each program one warp loads, and three groups of four warps each make one gradient: dV and dK of its 64 keys, and what
+these add to dQ:
 
     load_tiles   that of hopper_backward.py
     make_dv      for each tile of queries: scores and weights once more, and its share of dV; hands the weights on
@@ -33,10 +34,11 @@ Symbols
     factors_ready, factors_free
                               for each of these stages such barriers
     for_dv, for_dk, for_dq    what these groups take of the kernel's parameters
+    share_tile                the first [64, 64] tile of the queries at hand in dq_sum
     final                     the last tile of the walk
     dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for
                               whole tiles of BLOCK_M queries of each batch entry
-    sum_tile                  the first row, and the first [64, 64] tile, of the batch entry and head there
+    sum_tile                  the first [64, 64] tile of the batch entry and head there
     group, groups             key heads of a group, and how many groups there are
     tiles                     tiles of keys that a head has, or where programs are few, those of them that start
                               together
@@ -44,8 +46,8 @@ Symbols
     STAGES                    stages of the buffers of queries and of dout
     keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
                               their barriers
-    WORKERS                   how many workers a program has, and which one this is
-    lengths                   what workers and the loader take of the kernel's parameters
+    WORKERS                   how many workers a program has
+    lengths                   what the loader takes of the kernel's parameters
     terms                     a tuple that a worker makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
@@ -68,16 +70,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import runtime
 from .hopper import barriers, matrix, store_rows
-from .hopper_backward import load_tiles, over_columns
+from .hopper_backward import by_threads, load_tiles, over_columns
 from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
-
-
-@gluon.jit
-def by_threads(x):
-    """[64, 64] as a product leaves it, in the order of threads: each has four neighbours of 16 bytes."""
-    return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
 
 
 @gluon.jit
@@ -169,7 +165,7 @@ def add_rows(ptr, x):
 
 @gluon.jit
 def spread(
-    at, sum_tile, k_tile, exchange, dq_sum_ptr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+    at, share_tile, k_tile, exchange, dq_sum_ptr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Add the program's share of dQ to memory for one tile of queries, 64 columns at a time."""
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
@@ -183,7 +179,7 @@ def spread(
         share = warpgroup_mma_wait(0, [share])
         if piece == BLOCK_D // 64 - 1:
             mbarrier.arrive(factors_free.index(turn), count=1)
-        add_rows(dq_sum_ptr + (sum_tile + piece).to(gl.int64) * 4096, by_threads(share))
+        add_rows(dq_sum_ptr + (share_tile + piece).to(gl.int64) * 4096, by_threads(share))
     return at + 1
 
 

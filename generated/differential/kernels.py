@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c729d386ed6c1c5b
-#   text hash     822ae791214576dd
+#   content hash  1e812a6d005a19b7
+#   text hash     5ada8b177eda4adb
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c729d386ed6c1c5b
-#   text hash     b8765fc5327dbede
+#   content hash  1e812a6d005a19b7
+#   text hash     4f55eaca4fb7da57
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

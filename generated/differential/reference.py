@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c729d386ed6c1c5b
-#   text hash     cd125d95e49c09da
+#   content hash  1e812a6d005a19b7
+#   text hash     1c795a9f9d7f2c25
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c729d386ed6c1c5b
-#   text hash     88984b3d8fd0924d
+#   content hash  1e812a6d005a19b7
+#   text hash     9e070dcbd13fb81d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  43d1064db37c7415
-#   text hash     6b74715d9cf4d6e8
+#   content hash  cae8d5055a3eef56
+#   text hash     f55c89a8e3bd30a3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

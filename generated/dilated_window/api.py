@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  43d1064db37c7415
-#   text hash     d7f58e2e6b60ef7b
+#   content hash  cae8d5055a3eef56
+#   text hash     22108c837da86472
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  43d1064db37c7415
-#   text hash     07e64bec43736ac3
+#   content hash  cae8d5055a3eef56
+#   text hash     49cc9bd9c60f6571
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

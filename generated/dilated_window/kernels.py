@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  43d1064db37c7415
-#   text hash     b1f551f3c734d0e9
+#   content hash  cae8d5055a3eef56
+#   text hash     577c8b15d39a316d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  43d1064db37c7415
-#   text hash     ce65cbadfe7afec1
+#   content hash  cae8d5055a3eef56
+#   text hash     91d066003453e180
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

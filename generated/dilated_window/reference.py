@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  43d1064db37c7415
-#   text hash     52075874c0795566
+#   content hash  cae8d5055a3eef56
+#   text hash     3a95794681379577
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

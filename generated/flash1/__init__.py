@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  029a9cc377479d6e
-#   text hash     51e51a45c7cb9a54
+#   content hash  45a5c3c7d634f87b
+#   text hash     c79b2cf92497c80f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  029a9cc377479d6e
-#   text hash     e0ab2be31909b6e9
+#   content hash  45a5c3c7d634f87b
+#   text hash     a28a39232edbef3e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

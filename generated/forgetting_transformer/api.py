@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f9b6736c0a050f8
-#   text hash     2f19f384a335e5a9
+#   content hash  065358b6545a4a2a
+#   text hash     05c2b06c345853d2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

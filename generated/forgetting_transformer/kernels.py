@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f9b6736c0a050f8
-#   text hash     46d8a27f58a623aa
+#   content hash  065358b6545a4a2a
+#   text hash     d85ef5ae46fa8ea3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f9b6736c0a050f8
-#   text hash     a922fcbaf675e66b
+#   content hash  065358b6545a4a2a
+#   text hash     6898bdef8e0e90cb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f9b6736c0a050f8
-#   text hash     6a8123ab69e006c8
+#   content hash  065358b6545a4a2a
+#   text hash     d3ff3a590d973347
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f9b6736c0a050f8
-#   text hash     ce17452c0118a381
+#   content hash  065358b6545a4a2a
+#   text hash     63bcb6d09d2724db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f9b6736c0a050f8
-#   text hash     21afec96d5fe8fea
+#   content hash  065358b6545a4a2a
+#   text hash     672343b03cb44746
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5253be996548ec9
-#   text hash     77960f12135aff81
+#   content hash  37b82f20bee3a84e
+#   text hash     fbf349d554caeb0d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

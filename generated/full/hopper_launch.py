@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5253be996548ec9
-#   text hash     bdbbba5b71cb344f
+#   content hash  37b82f20bee3a84e
+#   text hash     a8046d2995abd6d8
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

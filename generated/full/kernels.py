@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5253be996548ec9
-#   text hash     e15055ffc812d2d1
+#   content hash  37b82f20bee3a84e
+#   text hash     2179c891ce94b479
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5253be996548ec9
-#   text hash     a4ba4c3e542d7969
+#   content hash  37b82f20bee3a84e
+#   text hash     866e783be2ae3cea
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

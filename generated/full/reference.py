@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5253be996548ec9
-#   text hash     d5ab29a145a07e6f
+#   content hash  37b82f20bee3a84e
+#   text hash     1eab59bd22b9f5a9
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

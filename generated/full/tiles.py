@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5253be996548ec9
-#   text hash     025a8a75a2076fe5
+#   content hash  37b82f20bee3a84e
+#   text hash     f5fd312bf0395765
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

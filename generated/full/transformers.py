@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5253be996548ec9
-#   text hash     8688071639306a0e
+#   content hash  37b82f20bee3a84e
+#   text hash     34e693d5d0f07d6a
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

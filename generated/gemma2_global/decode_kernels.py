@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e2e3e65e7bb1bb5
-#   text hash     120967bd4426359d
+#   content hash  00b9ee8fa407a302
+#   text hash     92885cb852b1034b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e2e3e65e7bb1bb5
-#   text hash     c581ebb2ba62f129
+#   content hash  00b9ee8fa407a302
+#   text hash     6e0b38cf7662b99c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

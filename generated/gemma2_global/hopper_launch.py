@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e2e3e65e7bb1bb5
-#   text hash     e8f80e83b4ae95d6
+#   content hash  00b9ee8fa407a302
+#   text hash     65e5d0c9088e5890
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

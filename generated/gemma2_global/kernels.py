@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e2e3e65e7bb1bb5
-#   text hash     eeee820dc21bf7a1
+#   content hash  00b9ee8fa407a302
+#   text hash     e1498b66fbb4456a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e2e3e65e7bb1bb5
-#   text hash     4fa54bc285a6e122
+#   content hash  00b9ee8fa407a302
+#   text hash     9895940113170609
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e2e3e65e7bb1bb5
-#   text hash     1c25250bc3ae71d6
+#   content hash  00b9ee8fa407a302
+#   text hash     72dd5a2ca6bca5d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e2e3e65e7bb1bb5
-#   text hash     89c236ee95a4e728
+#   content hash  00b9ee8fa407a302
+#   text hash     d37bdd170813a905
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4daea3dba496b1fe
-#   text hash     4d212626a39341e2
+#   content hash  8ac8abde87ac07c6
+#   text hash     5ddff2d81ec206ab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

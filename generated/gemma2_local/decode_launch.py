@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4daea3dba496b1fe
-#   text hash     4bc6287222257e7c
+#   content hash  8ac8abde87ac07c6
+#   text hash     d93e92c3a8d4619f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

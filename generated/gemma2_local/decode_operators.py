@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4daea3dba496b1fe
-#   text hash     d6b5adf6d8e3f718
+#   content hash  8ac8abde87ac07c6
+#   text hash     9aec5521fbc16872
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4daea3dba496b1fe
-#   text hash     680dd4a3abd01254
+#   content hash  8ac8abde87ac07c6
+#   text hash     ceb238cd6ea08e4f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4daea3dba496b1fe
-#   text hash     aaf424b52226e3b3
+#   content hash  8ac8abde87ac07c6
+#   text hash     a16492fc1147a06c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

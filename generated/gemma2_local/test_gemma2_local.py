@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4daea3dba496b1fe
-#   text hash     c155df05020ad06a
+#   content hash  8ac8abde87ac07c6
+#   text hash     21500147ba471c5f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

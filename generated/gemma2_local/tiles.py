@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4daea3dba496b1fe
-#   text hash     862a108c0d275aeb
+#   content hash  8ac8abde87ac07c6
+#   text hash     af8eadf4df47e29e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

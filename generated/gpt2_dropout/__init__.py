@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  577fe9d40f4d66b1
-#   text hash     ec67e8ebddbabe90
+#   content hash  70ea1c93344a6017
+#   text hash     c135424484fb44cb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  577fe9d40f4d66b1
-#   text hash     7ec989702570aa46
+#   content hash  70ea1c93344a6017
+#   text hash     a1ea5add8d5cf31a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  577fe9d40f4d66b1
-#   text hash     bd3a3901b53c56fe
+#   content hash  70ea1c93344a6017
+#   text hash     36daf8f943f6a5fb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

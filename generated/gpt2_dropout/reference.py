@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  577fe9d40f4d66b1
-#   text hash     40c24a01e6538edd
+#   content hash  70ea1c93344a6017
+#   text hash     7049b2ec67ee518c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  577fe9d40f4d66b1
-#   text hash     4ef830356c34ec24
+#   content hash  70ea1c93344a6017
+#   text hash     8de77bc24ee15efb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  577fe9d40f4d66b1
-#   text hash     609bfaf005afb1ca
+#   content hash  70ea1c93344a6017
+#   text hash     9e0a321166c7b9d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  313cf55049f89047
-#   text hash     6a9f87616399c862
+#   content hash  6c0f262d34567334
+#   text hash     97f0855a394c6d04
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

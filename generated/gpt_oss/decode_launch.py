@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  313cf55049f89047
-#   text hash     b76de6b6abdbcbdc
+#   content hash  6c0f262d34567334
+#   text hash     087535251655d472
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

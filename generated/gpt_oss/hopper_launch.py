@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  313cf55049f89047
-#   text hash     6b00edb2b6cdaa04
+#   content hash  6c0f262d34567334
+#   text hash     03e7b8c1087129f3
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

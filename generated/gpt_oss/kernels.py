@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  313cf55049f89047
-#   text hash     58113a58f66e1006
+#   content hash  6c0f262d34567334
+#   text hash     7a2f30d3f8f7d7fb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

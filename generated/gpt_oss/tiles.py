@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  313cf55049f89047
-#   text hash     e3c022ef212c9458
+#   content hash  6c0f262d34567334
+#   text hash     7a79b057fd23f917
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7da0ee051b900943
-#   text hash     8188c24b39ba3761
+#   content hash  09d962c632ca3057
+#   text hash     226670ef234323ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7da0ee051b900943
-#   text hash     19d3d58c2f5157d6
+#   content hash  09d962c632ca3057
+#   text hash     aad0ed5a110f31af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7da0ee051b900943
-#   text hash     9f7f8e036a3e5aa9
+#   content hash  09d962c632ca3057
+#   text hash     337b45285b0a1a20
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

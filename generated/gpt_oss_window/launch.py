@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7da0ee051b900943
-#   text hash     4a4b1dd42d4f2b50
+#   content hash  09d962c632ca3057
+#   text hash     14b81deca29d6ae3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7da0ee051b900943
-#   text hash     5179e068d2aac816
+#   content hash  09d962c632ca3057
+#   text hash     0f7d006f25a9d11b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

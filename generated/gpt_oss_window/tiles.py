@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7da0ee051b900943
-#   text hash     870f3387708ce731
+#   content hash  09d962c632ca3057
+#   text hash     c269034e659b0bf8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e888a6f4c10a0a98
-#   text hash     42b35d2af63b6381
+#   content hash  8c7d9159f52c482a
+#   text hash     d982ae2878766218
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

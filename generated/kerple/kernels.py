@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e888a6f4c10a0a98
-#   text hash     9f960f9c58f0ae83
+#   content hash  8c7d9159f52c482a
+#   text hash     5b7bb674cdcae653
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e888a6f4c10a0a98
-#   text hash     ec27835a16a226d9
+#   content hash  8c7d9159f52c482a
+#   text hash     7f9ab1c76f846ad6
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

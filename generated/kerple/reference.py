@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e888a6f4c10a0a98
-#   text hash     48ce10be513d73c1
+#   content hash  8c7d9159f52c482a
+#   text hash     9d4a7e17e11fc6ef
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e888a6f4c10a0a98
-#   text hash     9965a93b493ad906
+#   content hash  8c7d9159f52c482a
+#   text hash     01fceab49db980ed
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e888a6f4c10a0a98
-#   text hash     71ba8d331992870b
+#   content hash  8c7d9159f52c482a
+#   text hash     93229c7b3e1a917f
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     74c95a2c747e6ef4
+#   content hash  1f61684a91f99b10
+#   text hash     5ff8c8f379eaa077
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

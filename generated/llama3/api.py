@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     c2c8d5d162fa4c10
+#   content hash  1f61684a91f99b10
+#   text hash     f375b9d42380966a
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     b3e8aba8714fa912
+#   content hash  1f61684a91f99b10
+#   text hash     d1044783ff815c77
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

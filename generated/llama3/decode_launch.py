@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     f130c8ac634e79ef
+#   content hash  1f61684a91f99b10
+#   text hash     b43cc7a1a6f0897a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     78a10f40bf8f7da0
+#   content hash  1f61684a91f99b10
+#   text hash     317eb4ff9c7bb3c1
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

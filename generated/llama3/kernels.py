@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     dc03b7c144e675f0
+#   content hash  1f61684a91f99b10
+#   text hash     050374da96a34c48
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     46a494b704027ce5
+#   content hash  1f61684a91f99b10
+#   text hash     3b416ab79322a090
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     4e76cd571d662e22
+#   content hash  1f61684a91f99b10
+#   text hash     7475d0ec214ef387
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

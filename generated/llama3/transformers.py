@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0eb87d8970e46e7b
-#   text hash     0b23d66a1c686a95
+#   content hash  1f61684a91f99b10
+#   text hash     34291ab1fd7d75e3
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

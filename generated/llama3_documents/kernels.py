@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11383845d6812134
-#   text hash     012c0ef223bcc35b
+#   content hash  5e84f34d8b36f7b7
+#   text hash     0c05c4f4c77d632a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

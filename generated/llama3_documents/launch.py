@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11383845d6812134
-#   text hash     364b816e742b09ce
+#   content hash  5e84f34d8b36f7b7
+#   text hash     99a5c8819e547c45
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11383845d6812134
-#   text hash     ed9b743d8889b0e2
+#   content hash  5e84f34d8b36f7b7
+#   text hash     e805e834f476f7ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

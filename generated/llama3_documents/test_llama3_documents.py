@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11383845d6812134
-#   text hash     b0a7462403d3d55d
+#   content hash  5e84f34d8b36f7b7
+#   text hash     a1f9f5f121452a82
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

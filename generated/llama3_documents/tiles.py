@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11383845d6812134
-#   text hash     7830331eccb90d1b
+#   content hash  5e84f34d8b36f7b7
+#   text hash     3e9be2bd57e10913
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d71655fd2238697e
-#   text hash     0e40d1ee9720b017
+#   content hash  7c9474ec0822b2b6
+#   text hash     f12161c81f9cbfa9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d71655fd2238697e
-#   text hash     023ad31c0025bcfe
+#   content hash  7c9474ec0822b2b6
+#   text hash     4db6d0b9781e03a7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

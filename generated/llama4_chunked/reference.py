@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d71655fd2238697e
-#   text hash     c634a482e888236c
+#   content hash  7c9474ec0822b2b6
+#   text hash     c1f2cabb32936135
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d71655fd2238697e
-#   text hash     35064451a9dccaec
+#   content hash  7c9474ec0822b2b6
+#   text hash     88313851ee1cc03d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d71655fd2238697e
-#   text hash     4bcd33961d9a57b5
+#   content hash  7c9474ec0822b2b6
+#   text hash     0d1c6e99f3c72c7e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae2781e0129d0530
-#   text hash     cee06fa4230fb7e8
+#   content hash  b6e96f4724630f2f
+#   text hash     75df662b1f8547ab
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

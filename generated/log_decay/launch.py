@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae2781e0129d0530
-#   text hash     a0ae41cfe18f3494
+#   content hash  b6e96f4724630f2f
+#   text hash     1c16df497994ed51
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae2781e0129d0530
-#   text hash     3def967677d7f7fb
+#   content hash  b6e96f4724630f2f
+#   text hash     837bcbf223554c78
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae2781e0129d0530
-#   text hash     b7edd5fca26374c7
+#   content hash  b6e96f4724630f2f
+#   text hash     92035e6ea9f47cdb
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3c0af958cb0f614f
-#   text hash     fef56fa7bc64be9f
+#   content hash  4a9d1ffd063755fd
+#   text hash     003ab1cb8799ad34
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

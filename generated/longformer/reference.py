@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3c0af958cb0f614f
-#   text hash     f6aefe356d2690b6
+#   content hash  4a9d1ffd063755fd
+#   text hash     9e577b9b466a9e2e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3c0af958cb0f614f
-#   text hash     529fc19636de6cab
+#   content hash  4a9d1ffd063755fd
+#   text hash     9423b3149cbbb0f4
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

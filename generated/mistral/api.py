@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     f42d7f2d6a94b345
+#   content hash  3b896496801d5949
+#   text hash     3f482460c477681a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     2fca11fca2e4a531
+#   content hash  3b896496801d5949
+#   text hash     fa668a54a37f5800
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

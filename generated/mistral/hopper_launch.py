@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     a12f944726d2fb8b
+#   content hash  3b896496801d5949
+#   text hash     dd1157bcf7725874
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

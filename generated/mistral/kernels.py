@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     0320b9d88ee2229e
+#   content hash  3b896496801d5949
+#   text hash     d458b06556b889fe
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     b32ee1ed512249b9
+#   content hash  3b896496801d5949
+#   text hash     31db48880dfca8b6
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     9d3a4b660ff815a0
+#   content hash  3b896496801d5949
+#   text hash     12e9efb64da38569
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     b3f5b759437565cd
+#   content hash  3b896496801d5949
+#   text hash     93d064058b6c6bea
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

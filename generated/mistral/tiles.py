@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     a26e6687729e75c2
+#   content hash  3b896496801d5949
+#   text hash     52eef2d0018667ad
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bda41e384dd5cb99
-#   text hash     e5de093ebad65094
+#   content hash  3b896496801d5949
+#   text hash     c429c6b6187180cd
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     33c496de361139cf
+#   content hash  4b1c2e0ac8411155
+#   text hash     4fadd566d50c849a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     5174ac0901ccc238
+#   content hash  4b1c2e0ac8411155
+#   text hash     704e6c400285a751
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

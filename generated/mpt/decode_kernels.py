@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     1b0369b725106ccf
+#   content hash  4b1c2e0ac8411155
+#   text hash     38c3646e30085740
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     4aa9cea629a4bcf6
+#   content hash  4b1c2e0ac8411155
+#   text hash     d2a67f304e90af24
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     ac09ced33a9d6a27
+#   content hash  4b1c2e0ac8411155
+#   text hash     31dd7dae23a876d3
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     28b9ee84084bc468
+#   content hash  4b1c2e0ac8411155
+#   text hash     ec59228d72396920
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

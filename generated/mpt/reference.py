@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     b094f8bc252c7821
+#   content hash  4b1c2e0ac8411155
+#   text hash     12919feabe2ccdb3
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     40130cddedfa0056
+#   content hash  4b1c2e0ac8411155
+#   text hash     03b270985c39d1ff
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

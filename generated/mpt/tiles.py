@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d58e4816d6aabcc
-#   text hash     662e0208f9ba5ac4
+#   content hash  4b1c2e0ac8411155
+#   text hash     6506f91d1a87e704
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  76cea3db13e34ea1
-#   text hash     abd1f5582a10f340
+#   content hash  28e060b3699f9ffd
+#   text hash     86482a5709e0e280
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

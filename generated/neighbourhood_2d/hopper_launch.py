@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  76cea3db13e34ea1
-#   text hash     a8d8b606d587e848
+#   content hash  28e060b3699f9ffd
+#   text hash     134915443c7c5ffc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

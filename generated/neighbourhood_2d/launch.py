@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  76cea3db13e34ea1
-#   text hash     9fd43b82d839373b
+#   content hash  28e060b3699f9ffd
+#   text hash     c91457a1294d20a5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  76cea3db13e34ea1
-#   text hash     e3266a1cc699e10f
+#   content hash  28e060b3699f9ffd
+#   text hash     6950cb609077a7e2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     e9dc6a42b9cd92fb
+#   content hash  fdcb2816dd7422ec
+#   text hash     d6e713992eb341fe
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     4ce994879a274dc5
+#   content hash  fdcb2816dd7422ec
+#   text hash     6ae2a262b5a27eb5
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     b1d02ef2be840bea
+#   content hash  fdcb2816dd7422ec
+#   text hash     27191c7084528b0d
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     fa11919f5a960a8f
+#   content hash  fdcb2816dd7422ec
+#   text hash     b341fc639627dfb6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     c29ddaf55b6e0499
+#   content hash  fdcb2816dd7422ec
+#   text hash     9b52e1858ae6ea35
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     29f260a6de414556
+#   content hash  fdcb2816dd7422ec
+#   text hash     36db9242ea9fb22b
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     2798ae00153866ff
+#   content hash  fdcb2816dd7422ec
+#   text hash     a380fd1da422eca7
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     90c52882557715db
+#   content hash  fdcb2816dd7422ec
+#   text hash     4fbcc0da03443fbd
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7d843a2e87ed5f1
-#   text hash     71524b7c3029b2ea
+#   content hash  fdcb2816dd7422ec
+#   text hash     c36c76e3d1ac3e59
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

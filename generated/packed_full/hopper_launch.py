@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c721ada0f3cf3e6
-#   text hash     fc697076c701bff9
+#   content hash  1cfb2548f2b7f4fd
+#   text hash     76b5d09b56b1a19a
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c721ada0f3cf3e6
-#   text hash     fe435ffcdc3d3077
+#   content hash  1cfb2548f2b7f4fd
+#   text hash     3eb5881c8ec34e63
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

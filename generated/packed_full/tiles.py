@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c721ada0f3cf3e6
-#   text hash     eb0087617c96f0af
+#   content hash  1cfb2548f2b7f4fd
+#   text hash     869f8aefd02ffa33
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

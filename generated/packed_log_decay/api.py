@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6df3b80a154632a7
-#   text hash     29e091b488c8e022
+#   content hash  875dd79f24944fac
+#   text hash     78fb954abd4772b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6df3b80a154632a7
-#   text hash     a363efbb9deb8da7
+#   content hash  875dd79f24944fac
+#   text hash     503e0a8406ea443e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

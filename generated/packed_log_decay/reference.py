@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6df3b80a154632a7
-#   text hash     e30fbf09d9367162
+#   content hash  875dd79f24944fac
+#   text hash     423243db7a1bd16a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6df3b80a154632a7
-#   text hash     6f543cb300743024
+#   content hash  875dd79f24944fac
+#   text hash     ce5b25774fd115ba
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

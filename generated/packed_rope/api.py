@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78c31c4690c656e4
-#   text hash     25a531921cd9fa06
+#   content hash  e0c1f1b688dd35fa
+#   text hash     94d3c3eb75e61aad
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78c31c4690c656e4
-#   text hash     693b9bd9816ece01
+#   content hash  e0c1f1b688dd35fa
+#   text hash     4950feff05386509
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78c31c4690c656e4
-#   text hash     eced486583beec53
+#   content hash  e0c1f1b688dd35fa
+#   text hash     8a1b872d9ab0e163
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78c31c4690c656e4
-#   text hash     46bb8361db0fc369
+#   content hash  e0c1f1b688dd35fa
+#   text hash     873631482f2e57af
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

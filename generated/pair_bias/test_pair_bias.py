@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7400521cb53593f4
-#   text hash     664df5a8911c182b
+#   content hash  f7e3b24d5c50ba4e
+#   text hash     b50071754186386f
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7400521cb53593f4
-#   text hash     7d01a7d0a5253293
+#   content hash  f7e3b24d5c50ba4e
+#   text hash     42bbf93d131efb47
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

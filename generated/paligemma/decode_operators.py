@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  410a25b671f816b9
-#   text hash     86a0384e7f358b68
+#   content hash  92d93b7ac78410e2
+#   text hash     dcf7b9a4b8657d8b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

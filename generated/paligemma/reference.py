@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  410a25b671f816b9
-#   text hash     9d608c029863d9b1
+#   content hash  92d93b7ac78410e2
+#   text hash     1e5d3c71aca12f9c
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  243923a112a60c30
-#   text hash     616fb71efb3a6ce7
+#   content hash  b3f491fa659fcfb2
+#   text hash     64847d8a82c79bb2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

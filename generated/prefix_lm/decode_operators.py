@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  243923a112a60c30
-#   text hash     5a4a0bfd6c622156
+#   content hash  b3f491fa659fcfb2
+#   text hash     6aff5c8e62733e87
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

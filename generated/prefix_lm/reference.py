@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  243923a112a60c30
-#   text hash     e7f90d1d058fb57b
+#   content hash  b3f491fa659fcfb2
+#   text hash     efb712e0c5aa01c8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

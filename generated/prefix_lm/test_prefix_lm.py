@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  243923a112a60c30
-#   text hash     265e9691fd2a0c9f
+#   content hash  b3f491fa659fcfb2
+#   text hash     6a6975cf21ed66b9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

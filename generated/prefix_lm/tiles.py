@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  243923a112a60c30
-#   text hash     a1901acab08a4504
+#   content hash  b3f491fa659fcfb2
+#   text hash     b57e14616c6c9e37
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     8d056e820b0f492e
+#   content hash  165792b4ae241cb7
+#   text hash     f14d06dba95d9397
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     1a4fb26959ad87ac
+#   content hash  165792b4ae241cb7
+#   text hash     55bb4fdc24af1173
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     61cb40d5e9b8c830
+#   content hash  165792b4ae241cb7
+#   text hash     666c7406a6556bb8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     8c5def634330ab32
+#   content hash  165792b4ae241cb7
+#   text hash     3b40ac7f5f3551ac
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     014ebd9e300a48ff
+#   content hash  165792b4ae241cb7
+#   text hash     5bb9f50d43d7bdbe
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

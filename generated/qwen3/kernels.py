@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     a7ddd3d220b69590
+#   content hash  165792b4ae241cb7
+#   text hash     6994e7dc66716364
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     bceb2c4029eedc58
+#   content hash  165792b4ae241cb7
+#   text hash     7f5e3fc36b7aea8a
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     82bf3710e9cd0c95
+#   content hash  165792b4ae241cb7
+#   text hash     59578396566f8f3c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

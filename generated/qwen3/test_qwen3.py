@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     43a9b0d45bad863d
+#   content hash  165792b4ae241cb7
+#   text hash     e55c4fd759078371
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

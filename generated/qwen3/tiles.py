@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e22cd9400b9ae328
-#   text hash     ec7a724167e7e030
+#   content hash  165792b4ae241cb7
+#   text hash     dbea503d1089de42
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6544bee4fdf9dea
-#   text hash     f546aa81ae31ed14
+#   content hash  95f6e31091beb5b7
+#   text hash     0c0c0907600ebadb
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -24,28 +24,30 @@ Layouts
     WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    items, per_item      what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs
-    tiles, group         tiles of queries of a head, and heads of a group
-    order                these four, which `digits` counts by
-    place, step          a program's item and the way to its next one, as (group, tile or pair, head of the group)
-    early, half          the number of an item's early tile; which tile of the item: 0 for the late one
-    STAGES, Q_STAGES     stages of the buffers of keys and of values, and of that of queries
-    queries, buffers     the buffer of queries with its barriers; those of keys and of values
-    WORKERS, WORKER      how many workers a program has, and which one this is
-    arguments, lengths   what workers and the loader take of the kernel's parameters
-    terms                a tuple that a worker makes for its steps: what none of them changes
-    x_buffer             tiles of x in shared memory, by stage
-    x_ready              for each of its stages a barrier that the tile has come
-    x_free               for each of its stages a barrier that all workers are done with the tile
-    at                   tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
-    phase                a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    visits               walks so far that had a tile
-    begun                tiles of queries so far: this one has stage begun % Q_STAGES
-    before               the stage of the tile before
-    turns                a barrier for each of three workers: it is its turn to issue products
-    packed               the weights of the tile before, two in each int32
-    rest                 tiles before it are still to come
-    entries_ptr          always None: other calls take the portable kernels, with which this one shares its launch
+    items, per_item    what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs
+    tiles, group       tiles of queries of a head, and heads of a group
+    order              these four, which `digits` counts by
+    place, step        a program's item and the way to its next one, as (group, tile or pair, head of the group)
+    early, half        the number of an item's early tile; which tile of the item: 0 for the late one
+    STAGES, Q_STAGES   stages of the buffers of keys and of values, and of that of queries
+    queries, buffers   the buffer of queries with its barriers; those of keys and of values
+    WORKERS            how many workers a program has
+    WORKER             which of the workers this is
+    arguments          what workers take of the kernel's parameters
+    lengths            what the loader takes of the kernel's parameters
+    terms              a tuple that a worker makes for its steps: what none of them changes
+    x_buffer           tiles of x in shared memory, by stage
+    x_ready            for each of its stages a barrier that the tile has come
+    x_free             for each of its stages a barrier that all workers are done with the tile
+    at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    visits             walks so far that had a tile
+    begun              tiles of queries so far: this one has stage begun % Q_STAGES
+    before             the stage of the tile before
+    turns              a barrier for each of three workers: it is its turn to issue products
+    packed             the weights of the tile before, two in each int32
+    rest               tiles before it are still to come
+    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
 """
 
 import triton.language as tl

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6544bee4fdf9dea
-#   text hash     cc6f96c6a8c8bb4b
+#   content hash  95f6e31091beb5b7
+#   text hash     094a395e8bd3a6c8
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

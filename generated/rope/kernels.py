@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6544bee4fdf9dea
-#   text hash     16b06f361b114d5c
+#   content hash  95f6e31091beb5b7
+#   text hash     5c24d488ed63f9a6
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6544bee4fdf9dea
-#   text hash     6b4d8ae257f6421f
+#   content hash  95f6e31091beb5b7
+#   text hash     737866a39cbb9f15
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6544bee4fdf9dea
-#   text hash     08cc7b2125eb90fa
+#   content hash  95f6e31091beb5b7
+#   text hash     c072041eb8ced7bb
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

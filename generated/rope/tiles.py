@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6544bee4fdf9dea
-#   text hash     778f36d9fca62234
+#   content hash  95f6e31091beb5b7
+#   text hash     645205f2c5421d3e
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

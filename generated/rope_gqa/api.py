@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d13af59fd426b2
-#   text hash     e308bd7c9a9c7861
+#   content hash  5b9898558d9be2a1
+#   text hash     726c36267a17e531
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d13af59fd426b2
-#   text hash     5d22c41a5514d084
+#   content hash  5b9898558d9be2a1
+#   text hash     ce872669e6ce8ba3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

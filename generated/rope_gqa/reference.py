@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d13af59fd426b2
-#   text hash     a2ab65e49e870f28
+#   content hash  5b9898558d9be2a1
+#   text hash     eb46c682a9a20438
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d13af59fd426b2
-#   text hash     6ee1a41ea69eb186
+#   content hash  5b9898558d9be2a1
+#   text hash     32e89308c28ec9db
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

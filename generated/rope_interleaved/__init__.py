@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c84dd2ce0be4cc65
-#   text hash     8f07ddc30c464c92
+#   content hash  f4d63c0c275fbe6a
+#   text hash     53e6aad6c3c83f4e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c84dd2ce0be4cc65
-#   text hash     df36460923fdf5c6
+#   content hash  f4d63c0c275fbe6a
+#   text hash     abf092798500c62e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c84dd2ce0be4cc65
-#   text hash     dfabdd72eb3d7251
+#   content hash  f4d63c0c275fbe6a
+#   text hash     a967427fd851ee8a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

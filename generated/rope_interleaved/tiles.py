@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c84dd2ce0be4cc65
-#   text hash     7d77329b618ddeca
+#   content hash  f4d63c0c275fbe6a
+#   text hash     f96e7f654a1d4fca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

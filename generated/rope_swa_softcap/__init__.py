@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1e82c49b64210787
-#   text hash     042d5e66e6e2bbe3
+#   content hash  7aa00a40996d2dfa
+#   text hash     0f29f20b4be05f51
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1e82c49b64210787
-#   text hash     a3af9029eb8b6983
+#   content hash  7aa00a40996d2dfa
+#   text hash     28362be9d580476f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

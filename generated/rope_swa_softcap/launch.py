@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1e82c49b64210787
-#   text hash     7517064c6eed5475
+#   content hash  7aa00a40996d2dfa
+#   text hash     eaae7731f4edf6c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1e82c49b64210787
-#   text hash     b66ccec97678deee
+#   content hash  7aa00a40996d2dfa
+#   text hash     2dee668559ab2c0d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     55f21e9a8a889357
+#   content hash  e772453903059661
+#   text hash     bd7dce308eeafca4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     8996635baeac0932
+#   content hash  e772453903059661
+#   text hash     1ff7a768c222d4f3
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

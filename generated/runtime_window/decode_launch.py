@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     f2a74e4bb6442b40
+#   content hash  e772453903059661
+#   text hash     bb73fa9bc760d67c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

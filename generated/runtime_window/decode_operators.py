@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     ad3d1484dafef316
+#   content hash  e772453903059661
+#   text hash     56fcf258849dfa87
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     499f93c80e0f0846
+#   content hash  e772453903059661
+#   text hash     aa7303f54741a8d5
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     64390a16afc94ae4
+#   content hash  e772453903059661
+#   text hash     c2817f54af222d35
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     e45bca795a44e323
+#   content hash  e772453903059661
+#   text hash     f80ff2034e24f948
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

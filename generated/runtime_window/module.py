@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     f73f0f15c26072f6
+#   content hash  e772453903059661
+#   text hash     89e57380510075e6
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

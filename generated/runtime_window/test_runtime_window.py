@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     0fcb326c3c7ce720
+#   content hash  e772453903059661
+#   text hash     45921c7182c6bef9
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     543596f1660819ef
+#   content hash  e772453903059661
+#   text hash     9393680c62f5c2dd
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4105e84331bcfa4
-#   text hash     6d9de86753589a7f
+#   content hash  e772453903059661
+#   text hash     80f001a3523f2f3d
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5719386a228fc855
-#   text hash     63831faa789e1fa9
+#   content hash  a29772c66223d399
+#   text hash     6dfcef6047839d14
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5719386a228fc855
-#   text hash     b1f5bef4b3e41285
+#   content hash  a29772c66223d399
+#   text hash     2c8f5e31fe91a32d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

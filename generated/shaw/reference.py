@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5719386a228fc855
-#   text hash     09ddd4f22f669171
+#   content hash  a29772c66223d399
+#   text hash     979e4894d4e5231f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

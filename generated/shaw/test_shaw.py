@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5719386a228fc855
-#   text hash     f2b358d6842c0f8a
+#   content hash  a29772c66223d399
+#   text hash     0007b4fb7ecdf887
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5719386a228fc855
-#   text hash     8e296f4ac70bc175
+#   content hash  a29772c66223d399
+#   text hash     77e200b2435aa7e6
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ef884d53856575e
-#   text hash     39b94760bfae5abc
+#   content hash  178e86eff87d7f09
+#   text hash     dbb49858ea8786ce
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

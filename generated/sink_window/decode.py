@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ef884d53856575e
-#   text hash     0d896ab44c9d1b70
+#   content hash  178e86eff87d7f09
+#   text hash     502036295222bb6e
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ef884d53856575e
-#   text hash     890f161105759e95
+#   content hash  178e86eff87d7f09
+#   text hash     3ae866951ebf880a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ef884d53856575e
-#   text hash     460d3a859d4747ac
+#   content hash  178e86eff87d7f09
+#   text hash     5d8677f8c23f0231
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

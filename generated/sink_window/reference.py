@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ef884d53856575e
-#   text hash     8d6847e71bdf4cde
+#   content hash  178e86eff87d7f09
+#   text hash     43da488c4a29d642
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ef884d53856575e
-#   text hash     226e23204fd6728a
+#   content hash  178e86eff87d7f09
+#   text hash     e282104db52fc467
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ef884d53856575e
-#   text hash     bfad3c73f83e6f01
+#   content hash  178e86eff87d7f09
+#   text hash     272a1b0d760d5b51
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     91e3f8dcc32b3988
+#   content hash  2a47578740f160df
+#   text hash     b32d4658b6dcbb40
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     43cf774ef128a6ae
+#   content hash  2a47578740f160df
+#   text hash     a056b9d151c88e61
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

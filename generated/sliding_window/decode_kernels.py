@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     de0e096c0153d771
+#   content hash  2a47578740f160df
+#   text hash     e2567886b933c3fa
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

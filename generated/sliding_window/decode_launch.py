@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     a8727e1eccfd20fe
+#   content hash  2a47578740f160df
+#   text hash     e2dc5c6a35af4b03
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

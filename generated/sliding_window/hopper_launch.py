@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     9a42bb9a7f89f097
+#   content hash  2a47578740f160df
+#   text hash     1629340f8ab554a4
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

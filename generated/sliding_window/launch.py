@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     1e90801e63ddf9fb
+#   content hash  2a47578740f160df
+#   text hash     726176157bb655bb
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

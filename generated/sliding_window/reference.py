@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     d46c1ddcc03d0c8d
+#   content hash  2a47578740f160df
+#   text hash     1f65d0504b3a3cf4
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     b4562f513b66f22e
+#   content hash  2a47578740f160df
+#   text hash     383fd4fcaae31c59
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

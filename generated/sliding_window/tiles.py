@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b496de8d3a32f4c
-#   text hash     d41299fa103fd844
+#   content hash  2a47578740f160df
+#   text hash     335cf5d2c03724dc
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

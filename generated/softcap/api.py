@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     8896d876879e30eb
+#   content hash  2385aab58a941a63
+#   text hash     756a03c111fab774
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     3b84c9be1da9f1a7
+#   content hash  2385aab58a941a63
+#   text hash     4b457eb0ad272164
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

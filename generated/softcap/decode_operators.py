@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     923f49ceda16ed25
+#   content hash  2385aab58a941a63
+#   text hash     5e149a96b882e008
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     949cfb52c1b29f62
+#   content hash  2385aab58a941a63
+#   text hash     e012149c80ba53a4
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -33,7 +33,8 @@ Symbols
     dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for
                               whole tiles of BLOCK_M queries of each batch entry
     dq_sum_desc               the same as [.., 256]: 16 such rows are a [64, 64] tile
-    sum_row, sum_tile         the first row, and the first [64, 64] tile, of the batch entry and head there
+    sum_row                   the first row of the batch entry and head there
+    sum_tile                  the first [64, 64] tile of the batch entry and head there
     group, groups             key heads of a group, and how many groups there are
     tiles                     tiles of keys that a head has, or where programs are few, those of them that start
                               together
@@ -41,8 +42,10 @@ Symbols
     STAGES                    stages of the buffers of queries and of dout
     keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
                               their barriers
-    WORKERS, WORKER           how many workers a program has, and which one this is
-    arguments, lengths        what workers and the loader take of the kernel's parameters
+    WORKERS                   how many workers a program has
+    WORKER                    which of the workers this is
+    arguments                 what workers take of the kernel's parameters
+    lengths                   what the loader takes of the kernel's parameters
     terms                     a tuple that a worker makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
@@ -108,6 +111,12 @@ def over_columns(x, SCORES: gl.constexpr):
 
 
 @gluon.jit
+def by_threads(x):
+    """[64, 64] as a product leaves it, in the order of threads: each has four neighbours of 16 bytes."""
+    return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
+
+
+@gluon.jit
 def accumulate(
     at, dk, dv, k_tile, v_tile, q_start, keys, exchange, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
@@ -167,7 +176,7 @@ def accumulate(
     adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
     tma.store_wait(0)
-    shares.index(WORKER).store(share.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256]))
+    shares.index(WORKER).store(by_threads(share))
     fence_async_shared()
     place = sum_tile + q_start // 64 * (BLOCK_D // 64) + WORKER
     add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))

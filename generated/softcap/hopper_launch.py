@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     a0dd3bbdec6e196f
+#   content hash  2385aab58a941a63
+#   text hash     689355b21f6c57f3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

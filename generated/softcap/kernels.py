@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     2a0ac539d43d91c2
+#   content hash  2385aab58a941a63
+#   text hash     d317777848c2d6fc
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     ae51db5b0d8b6802
+#   content hash  2385aab58a941a63
+#   text hash     5858451bb3cc4ce0
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

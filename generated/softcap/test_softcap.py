@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     78ec3a1c7e280a9b
+#   content hash  2385aab58a941a63
+#   text hash     fea805d6483674c9
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     10505ed9c2f052f4
+#   content hash  2385aab58a941a63
+#   text hash     b44cb33890319fe7
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

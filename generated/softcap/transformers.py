@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7942592b98b017b6
-#   text hash     efa8a5306aa54d0a
+#   content hash  2385aab58a941a63
+#   text hash     9e8c5d1ca2124eac
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17ca851e00dc292a
-#   text hash     bbefcb3bc104a920
+#   content hash  65dde37563c8a939
+#   text hash     f06567ad9f008744
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

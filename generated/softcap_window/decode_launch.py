@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17ca851e00dc292a
-#   text hash     62042fa8f174e6ee
+#   content hash  65dde37563c8a939
+#   text hash     f010a4d586b8bb3a
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17ca851e00dc292a
-#   text hash     2e31a6fd7c361fc6
+#   content hash  65dde37563c8a939
+#   text hash     a4dc1313a3c0779d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

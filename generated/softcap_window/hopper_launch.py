@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17ca851e00dc292a
-#   text hash     71f025f36f240c87
+#   content hash  65dde37563c8a939
+#   text hash     387c0579cfa0be25
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

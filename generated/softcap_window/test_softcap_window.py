@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17ca851e00dc292a
-#   text hash     818c2f8615842f5e
+#   content hash  65dde37563c8a939
+#   text hash     bf239936b623e40f
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17ca851e00dc292a
-#   text hash     6213cbfcd1be1e6b
+#   content hash  65dde37563c8a939
+#   text hash     fdfc0cb1a1dec6ec
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

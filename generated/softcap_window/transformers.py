@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17ca851e00dc292a
-#   text hash     f653748a7e5d83bc
+#   content hash  65dde37563c8a939
+#   text hash     4dd65dee4b3a8a0e
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

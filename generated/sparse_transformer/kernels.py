@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4bbf45efd542343c
-#   text hash     4a8529d90029f0af
+#   content hash  2a8cbdb75ecb70a7
+#   text hash     5ecdb81614c6bdc2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

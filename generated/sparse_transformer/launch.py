@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4bbf45efd542343c
-#   text hash     bba36fdc2ea75ab7
+#   content hash  2a8cbdb75ecb70a7
+#   text hash     b0f27e8d29cb1782
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

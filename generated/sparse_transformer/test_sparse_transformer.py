@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4bbf45efd542343c
-#   text hash     100624915b1f275c
+#   content hash  2a8cbdb75ecb70a7
+#   text hash     963b2f4ae432b505
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

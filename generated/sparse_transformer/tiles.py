@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4bbf45efd542343c
-#   text hash     b0c412220428f490
+#   content hash  2a8cbdb75ecb70a7
+#   text hash     354fdd7d40998182
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

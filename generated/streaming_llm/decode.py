@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     4a28bc3b0a25e51d
+#   content hash  6b52b965968fd732
+#   text hash     29fe5a36c5f133b5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     d265290d951b7a76
+#   content hash  6b52b965968fd732
+#   text hash     b819fcfa84930478
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     e046bf6f1a48ce2e
+#   content hash  6b52b965968fd732
+#   text hash     b35bbf74f6f617ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     7ffd735caa8efeb7
+#   content hash  6b52b965968fd732
+#   text hash     bef82d25ad1cf7ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

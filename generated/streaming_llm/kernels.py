@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     cb01269ecea39c01
+#   content hash  6b52b965968fd732
+#   text hash     19c65546037824de
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     e4115fe4b7d5f803
+#   content hash  6b52b965968fd732
+#   text hash     ff4cae046eacac24
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

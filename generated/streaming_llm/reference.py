@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     0c2120a7736ff224
+#   content hash  6b52b965968fd732
+#   text hash     9ecaec00faa0164a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     46d5b27fbf1c94a8
+#   content hash  6b52b965968fd732
+#   text hash     3331f091cbef542f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

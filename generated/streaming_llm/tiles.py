@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab4e781e9c4ef58f
-#   text hash     9480b5d15c99ccf3
+#   content hash  6b52b965968fd732
+#   text hash     68380f38b26d52e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e34ea285010a0d
-#   text hash     7dc85e4b6c607b6d
+#   content hash  4592fc84d4bf3d21
+#   text hash     5d21c67cf225e301
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e34ea285010a0d
-#   text hash     f305c99c25a02a73
+#   content hash  4592fc84d4bf3d21
+#   text hash     fb0383e0c3034d1d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e34ea285010a0d
-#   text hash     b56cd0d18b65e528
+#   content hash  4592fc84d4bf3d21
+#   text hash     8bac8d254ed2d1ec
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

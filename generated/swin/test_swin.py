@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e34ea285010a0d
-#   text hash     571ce829470c996e
+#   content hash  4592fc84d4bf3d21
+#   text hash     419366d60f75af00
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e34ea285010a0d
-#   text hash     c67870527c9da08d
+#   content hash  4592fc84d4bf3d21
+#   text hash     fed7543766da2d94
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

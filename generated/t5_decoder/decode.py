@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d53ffea2dc75d999
-#   text hash     6f8dd441ae1d559c
+#   content hash  6d442977fd0c0b43
+#   text hash     8965f46d0570a143
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

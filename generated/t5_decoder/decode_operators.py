@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d53ffea2dc75d999
-#   text hash     fce3f74810d02cfb
+#   content hash  6d442977fd0c0b43
+#   text hash     385849453ac83e3a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

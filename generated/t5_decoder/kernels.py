@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d53ffea2dc75d999
-#   text hash     e7bf3eb0d2100c02
+#   content hash  6d442977fd0c0b43
+#   text hash     17ba3a18c54c5fc1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

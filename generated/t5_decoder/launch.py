@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d53ffea2dc75d999
-#   text hash     dc65d3d8cd0d42ff
+#   content hash  6d442977fd0c0b43
+#   text hash     34b9b96f8eac1695
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d53ffea2dc75d999
-#   text hash     199133275c623586
+#   content hash  6d442977fd0c0b43
+#   text hash     33b911529ec618d1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

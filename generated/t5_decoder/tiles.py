@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d53ffea2dc75d999
-#   text hash     507d1a2c10c13ada
+#   content hash  6d442977fd0c0b43
+#   text hash     511214def05c849b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

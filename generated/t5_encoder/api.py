@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c12b5b9ed57a077c
-#   text hash     408d30aa98e3b87d
+#   content hash  aeb4ee5d009ae77e
+#   text hash     851684e3a54c9cca
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c12b5b9ed57a077c
-#   text hash     b347db839904de89
+#   content hash  aeb4ee5d009ae77e
+#   text hash     85028849ba698de4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

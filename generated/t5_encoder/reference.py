@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c12b5b9ed57a077c
-#   text hash     aadb5498e477eb4a
+#   content hash  aeb4ee5d009ae77e
+#   text hash     3bba68e840434931
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

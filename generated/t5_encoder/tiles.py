@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c12b5b9ed57a077c
-#   text hash     0ee5f09d984b1773
+#   content hash  aeb4ee5d009ae77e
+#   text hash     f6e537400c5ca198
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78530ef461defd6c
-#   text hash     75d2af883de1db73
+#   content hash  c6d20497af76d379
+#   text hash     75225358bff188d2
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78530ef461defd6c
-#   text hash     a36331c7f204d94c
+#   content hash  c6d20497af76d379
+#   text hash     fe00b9fa27147738
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

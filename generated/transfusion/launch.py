@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78530ef461defd6c
-#   text hash     5a03b51b7b3bdfc8
+#   content hash  c6d20497af76d379
+#   text hash     10eb3c4b7ecf590c
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78530ef461defd6c
-#   text hash     8c082b2c22aa0fd6
+#   content hash  c6d20497af76d379
+#   text hash     b596bbcd9c506ebd
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

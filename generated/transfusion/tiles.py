@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78530ef461defd6c
-#   text hash     15c22e0764328de9
+#   content hash  c6d20497af76d379
+#   text hash     8cf837e522045f85
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

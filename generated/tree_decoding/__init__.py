@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     628f9c334ded18c8
+#   content hash  56a4b1a7c06b0324
+#   text hash     885595fdcc7ab592
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

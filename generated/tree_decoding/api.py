@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     2bb9fdb55d2b17c7
+#   content hash  56a4b1a7c06b0324
+#   text hash     d5237bcb954219cf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

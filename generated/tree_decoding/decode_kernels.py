@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     6c8778fde3356dd4
+#   content hash  56a4b1a7c06b0324
+#   text hash     2419b3abb1d514ab
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

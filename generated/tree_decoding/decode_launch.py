@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     02285a6d11e189d2
+#   content hash  56a4b1a7c06b0324
+#   text hash     97d2a8d35c5750d3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     7831046cdabe4973
+#   content hash  56a4b1a7c06b0324
+#   text hash     dfe052ac75882e92
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     191181c7c8e12996
+#   content hash  56a4b1a7c06b0324
+#   text hash     15ef03c2a4bdb338
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

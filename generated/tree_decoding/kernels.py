@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     ae485ae3d2cd68df
+#   content hash  56a4b1a7c06b0324
+#   text hash     c7cc6f15e1aa8e34
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

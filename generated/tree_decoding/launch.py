@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     377ff6fa73274fc6
+#   content hash  56a4b1a7c06b0324
+#   text hash     3eca68788bc33a5e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

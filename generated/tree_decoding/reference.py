@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     ff3900631adcb008
+#   content hash  56a4b1a7c06b0324
+#   text hash     0b77dad5f8475e9b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

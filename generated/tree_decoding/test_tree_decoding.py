@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     f3a6c198c1c42e8f
+#   content hash  56a4b1a7c06b0324
+#   text hash     0dbf5f9edb498832
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

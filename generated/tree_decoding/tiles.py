@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0b642c3d2857993
-#   text hash     6e8f83380bf0ae30
+#   content hash  56a4b1a7c06b0324
+#   text hash     dbebd90c8c5d8018
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -71,13 +71,20 @@ print(*found.warnings)
 LATENT = {
     "causal": "mask: [causal]",
     "capped window": "mask: [causal, sliding_window: {size: 500}]\nscore: [softcap: {cap: 30.0}, alibi]\nsink: true",
+    "tree": "mask: [tree]",
     "first keys": "mask: [causal, any: [sliding_window: {size: 500}, expr: 'k < 4']]",
 }
 
 
 @pytest.mark.parametrize(
     ("name", "page", "dtype"),
-    [("causal", 64, "fp16"), ("causal", 24, "bf16"), ("capped window", 64, "bf16"), ("first keys", 64, "bf16")],
+    [
+        ("causal", 64, "fp16"),
+        ("causal", 24, "bf16"),
+        ("capped window", 64, "bf16"),
+        ("tree", 64, "bf16"),
+        ("first keys", 64, "bf16"),
+    ],
 )
 def test_kernels_for_hopper_gpus_compile(compiler: Compiler, tmp_path: Path, name: str, page: int, dtype: str) -> None:
     (tmp_path / "some.yaml").write_text(f"name: some\nlatent: true\nexports: [decode]\n{LATENT[name]}\n")

@@ -44,7 +44,7 @@ FAULTS = {
     "wide heads' mixed tiles without their mask": (WIDE, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
     "weights read before they are there": (WIDE, "mbarrier.wait(weights_ready, at & 1)", "turn = at & 1"),
     "dS of the other stage": (WIDE, "left = factors.index(turn)", "left = factors.index(1 - turn)"),
-    "a piece of dQ added to the first one's place": (WIDE, "(sum_tile + piece)", "(sum_tile + piece * 0)"),
+    "a piece of dQ added to the first one's place": (WIDE, "(share_tile + piece)", "(share_tile + piece * 0)"),
     "the gradient of the LSE dropped": (BACKWARD, "delta -= tl.load(dlse_ptr", "delta -= 0 * tl.load(dlse_ptr"),
 }  # fmt: skip
 ENDLESS = "values waited for in the phase before"

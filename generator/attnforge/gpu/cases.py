@@ -88,17 +88,17 @@ class Cases(NamedTuple):
         hopper = self.planned.hopper
         if hopper is None or self.dtype == "fp32":
             return []
-        file, kernels = "hopper", [hopper.forward]
+        kernels = [("hopper", hopper.forward)]
         if name == "backward":
-            if hopper.backward is None:
+            if hopper.backward is None or hopper.wide is None:
                 return []
-            file, wide = "hopper_backward", hopper.wide if tile.block_n == 64 else None
-            kernels = [x for x in hopper.backward.launched if x.name != name]
-            kernels.insert(1, (wide or hopper.backward).kernel)
+            before, _, *after = hopper.backward.launched
+            wide, narrow = ("hopper_wide", hopper.wide.kernel), ("hopper_backward", hopper.backward.kernel)
+            around = [("hopper_backward", kernel) for kernel in (before, *after)]
+            kernels = [around[0], wide if tile.block_n == 64 else narrow, *around[1:]]
         found = []
-        for kernel in kernels:
-            of = "hopper_wide" if kernel.name == "backward" and tile.block_n == 64 else file
-            case = self._launch(of, kernel, tile)._replace(name=f"{of}.{kernel.name}")
+        for file, kernel in kernels:
+            case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")
             found.append(_in_gluon(case, tile) if kernel.name == name else case)
         return found
 

@@ -191,8 +191,10 @@ def _meaning(access: Access) -> str:
 
 def _in_gluon() -> Iterator[Row]:
     """Those that both passes for Hopper GPUs may have."""
-    yield "WORKERS, WORKER", "how many workers a program has, and which one this is"
-    yield "arguments, lengths", "what workers and the loader take of the kernel's parameters"
+    yield "WORKERS", "how many workers a program has"
+    yield "WORKER", "which of the workers this is"
+    yield "arguments", "what workers take of the kernel's parameters"
+    yield "lengths", "what the loader takes of the kernel's parameters"
     yield "terms", "a tuple that a worker makes for its steps: what none of them changes"
     yield "x_buffer", "tiles of x in shared memory, by stage"
     yield "x_ready", "for each of its stages a barrier that the tile has come"
@@ -243,7 +245,8 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
         f"what dQ is added up in: {shape} in float32, with rows for whole tiles of BLOCK_M queries of each {whole}",
     )
     yield "dq_sum_desc", "the same as [.., 256]: 16 such rows are a [64, 64] tile"
-    yield "sum_row, sum_tile", f"the first row, and the first [64, 64] tile, of the {whole} and head there"
+    yield "sum_row", f"the first row of the {whole} and head there"
+    yield "sum_tile", f"the first [64, 64] tile of the {whole} and head there"
     yield "group, groups", "key heads of a group, and how many groups there are"
     yield "tiles", "tiles of keys that a head has, or where programs are few, those of them that start together"
     yield "place", "which program this is, in the order in which they start; also a place in dq_sum"
@@ -271,6 +274,7 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
     yield "factors", "dS, [64, BLOCK_M] by stage"
     yield "factors_ready, factors_free", "for each of these stages such barriers"
     yield "for_dv, for_dk, for_dq", "what these groups take of the kernel's parameters"
+    yield "share_tile", "the first [64, 64] tile of the queries at hand in dq_sum"
     yield "final", "the last tile of the walk"
     own = {"factors", "factors_ready"}
     yield from ((names, meaning) for names, meaning in _on_hopper_backward(plan) if names not in own)

@@ -188,16 +188,15 @@ class _Change:
             [i for i, (new, old) in enumerate(zip(*both, strict=True)) if self._reads or new is not old]
             for both in ((other.masks, spec.masks), (other.scores, spec.scores))
         )
-        self._count = len(spec.masks)
+        self._same = [i for i in range(len(spec.masks)) if i not in masks]
         self._masks = {i: compiled(other.masks[i].keep) for i in masks}
         self._first = min(scores, default=len(spec.scores))
         self._scores = [compiled(term.score) for term in other.scores[self._first :]]
 
     def decides_at(self, places: Iterable[tuple[Env, _Outcome]]) -> bool:
         """True if one of some places is seen, or its score is, as the own spec does not have it."""
-        same = [i for i in range(self._count) if i not in self._masks]
         for env, own in places:
-            for i in same:
+            for i in self._same:
                 if not own.kept[i]:
                     break  # hidden by a mask that has not changed
             else:

@@ -164,7 +164,10 @@ class Forward:
             "vectors": self._vectors_stored,
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
-            "buffers": tuple(vector.made for vector in self.vectors),
+            "buffers": (
+                *((Statement(READY, "barriers(STAGES, 1)"),) if self.vectors else ()),
+                *(vector.made for vector in self.vectors),
+            ),
             "packed": (
                 *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
                 dataclasses.replace(work.bundle, packs=True),
@@ -179,7 +182,6 @@ class Forward:
             "first_takes": ", ".join(("at", *_RUNNING)),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
             "vectors": "".join(f", {name}" for name in buffers),
-            "vectors_made": "".join(f", {name}" for name in ("barriers(STAGES, 1)", *buffers[1:])[: len(buffers)]),
             "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),

@@ -33,10 +33,10 @@ def package(path: Path) -> tuple[Spec, emit.Package]:
     return loaded, emit.Package(loaded.name, loaded.source, path, files(loaded))
 
 
-def launches(path: Path, folder: Path, head_dim: int, dtype: str) -> cases.Cases:
+def launches(path: Path, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None) -> cases.Cases:
     """The kernels of a spec's package, which is written into a folder, for the compiler."""
     loaded, made = package(path)
-    return cases.rendered(made, plan.build(loaded), folder, head_dim, dtype)
+    return cases.rendered(made, plan.build(loaded), folder, head_dim, dtype, v_dim)
 
 
 @contextlib.contextmanager

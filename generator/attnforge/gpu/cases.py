@@ -39,7 +39,8 @@ class Cases(NamedTuple):
 
     planned: Plan
     modules: dict[str, Any]  # those with kernels, by file
-    head_dim: int
+    head_dim: int  # of q and k
+    v_dim: int
     dtype: str
 
     def of(self, arch: str) -> list[Case]:
@@ -73,7 +74,7 @@ class Cases(NamedTuple):
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
         warps = 8 if kernel.name == "rotate" and self.head_dim > 256 else 4
         sizes = table.get(kernel.name, {tiles.LATENT: (Tile(64, 64, warps, 3),)})
-        return next(sizes[size] for size in sizes if self.head_dim <= size)
+        return next(sizes[size] for size in sizes if max(self.head_dim, self.v_dim) <= size)
 
     def case(self, kernel: Kernel, tile: Tile) -> Case:
         """A launch with a tile."""
@@ -81,7 +82,8 @@ class Cases(NamedTuple):
 
     def _launch(self, file: str, kernel: Kernel, tile: Tile) -> Case:
         """The same of a kernel that stands in any file."""
-        return _case(kernel, getattr(self.modules[file], kernel.name), self.planned, self.head_dim, self.dtype, tile)
+        dims = self.head_dim, self.v_dim
+        return _case(kernel, getattr(self.modules[file], kernel.name), self.planned, dims, self.dtype, tile)
 
     def on_hopper(self, name: str, tile: Tile) -> list[Case]:
         """A launch of each kernel of a pass for Hopper GPUs, with a tile; none where there are no such kernels."""
@@ -139,14 +141,16 @@ class Cases(NamedTuple):
         ]
 
 
-def rendered(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
+def rendered(
+    package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None
+) -> Cases:
     """The kernels of a package, which is written into the folder."""
     emit.write([package], folder / "generated")
-    return written(planned, folder, head_dim, dtype)
+    return written(planned, folder, head_dim, dtype, v_dim)
 
 
-def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
-    """The kernels of a package that stands in the folder."""
+def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None) -> Cases:
+    """The kernels of a package that stands in the folder; values have as many columns as keys, unless told apart."""
     sys.path.insert(0, str(folder))
     try:
         files = ["kernels", *render.hopper_files(planned)]
@@ -156,7 +160,7 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
         modules = {file: importlib.import_module(f"generated.{planned.spec.name}.{file}") for file in files}
     finally:
         sys.path.remove(str(folder))
-    return Cases(planned, modules, head_dim, dtype)
+    return Cases(planned, modules, head_dim, v_dim or min(head_dim, tiles.WIDEST), dtype)
 
 
 def _in_gluon(case: Case, tile: Tile) -> Case:
@@ -177,16 +181,16 @@ def _in_gluon(case: Case, tile: Tile) -> Case:
     return case._replace(signature=signature, constants=constants, options=options, gluon=True)
 
 
-def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str, tile: Tile) -> Case:
-    rope = planned.spec.rope
+def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], dtype: str, tile: Tile) -> Case:
+    rope, (head_dim, v_dim) = planned.spec.rope, dims
     half = (rope.dims if rope and rope.dims else head_dim) // 2
-    columns = min(max(16, _power_of_2(head_dim)), tiles.WIDEST)
+    columns, v_columns = (min(max(16, _power_of_2(dim)), tiles.WIDEST) for dim in dims)
     rest = max(head_dim - tiles.WIDEST, 0)
-    known = {"GROUP": 4, "D": head_dim, "DV": head_dim - rest, "PAIRS": half, "REST": max(16, _power_of_2(rest))}
-    known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
+    known = {"GROUP": 4, "D": head_dim, "DV": v_dim, "PAIRS": half, "REST": max(16, _power_of_2(rest))}
+    known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": v_columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     known |= {"PAGE": 16, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False, "V_IN_K": True}
-    constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if head_dim > 256 else None}
+    constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if max(dims) > 256 else None}
     signature = {}
     for p in kernel.parameters:
         if p.type == "tiles" and "REST" in p.block and not rest:

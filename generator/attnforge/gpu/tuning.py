@@ -238,7 +238,8 @@ def _examined(wanted: tuple[Place, Tile]) -> Trial:
     """One tile, compiled in a process of its own, and there where GPUs are, left where a first launch finds it."""
     place, tile = wanted
     arch, target = _target
-    launches = cases.written(_search.planned, _search.folder, _search.sizes.head_dim, _search.sizes.dtype)
+    sizes = _search.sizes
+    launches = cases.written(_search.planned, _search.folder, sizes.head_dim, sizes.dtype, sizes.v_dim)
     try:
         made = compile.measured(_case(launches, place, tile), target)
     except compile.NotCompiled as error:

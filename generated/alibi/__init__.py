@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a464ee9ad27caec3
-#   text hash     88a52f72936aeb44
+#   content hash  50d625f9d15be071
+#   text hash     e8fbae2b3a40d3e4
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

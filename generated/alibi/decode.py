@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a464ee9ad27caec3
-#   text hash     8510e0f35a66fddd
+#   content hash  50d625f9d15be071
+#   text hash     21da8565ff33f281
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a464ee9ad27caec3
-#   text hash     3b994781b3d54489
+#   content hash  50d625f9d15be071
+#   text hash     3dbc7aac009c08d2
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

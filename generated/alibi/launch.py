@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a464ee9ad27caec3
-#   text hash     fbc8ccb73f68fbc0
+#   content hash  50d625f9d15be071
+#   text hash     f868c37b46db0f0e
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

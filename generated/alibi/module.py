@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a464ee9ad27caec3
-#   text hash     a58ffaba17871510
+#   content hash  50d625f9d15be071
+#   text hash     fc32224e65df77a3
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

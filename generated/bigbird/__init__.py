@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d1d8ef4eed9b4334
-#   text hash     81acd0792ba8f8d5
+#   content hash  063334a2757ea810
+#   text hash     a55a901387efec2a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d1d8ef4eed9b4334
-#   text hash     eafc64e5551aa37d
+#   content hash  063334a2757ea810
+#   text hash     53f27d65c292f502
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

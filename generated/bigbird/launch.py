@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d1d8ef4eed9b4334
-#   text hash     b1409c95e7aa09b0
+#   content hash  063334a2757ea810
+#   text hash     6a10d521305bd0ef
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d1d8ef4eed9b4334
-#   text hash     0b9ec94399b6a5af
+#   content hash  063334a2757ea810
+#   text hash     769a988fcaba41b7
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d1d8ef4eed9b4334
-#   text hash     8f0eb66b2147d5d8
+#   content hash  063334a2757ea810
+#   text hash     cb128f322f78265b
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3390dac31006a3f
-#   text hash     422c8a44205c4ad5
+#   content hash  ea8fd51340078771
+#   text hash     dc6f1f03d1031017
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

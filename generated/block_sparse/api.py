@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3390dac31006a3f
-#   text hash     87268b381103ab93
+#   content hash  ea8fd51340078771
+#   text hash     1e1cc7258131e087
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

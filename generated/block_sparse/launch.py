@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3390dac31006a3f
-#   text hash     55b4c426f4397037
+#   content hash  ea8fd51340078771
+#   text hash     4cae976bf0627219
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3390dac31006a3f
-#   text hash     44c41656a2d57e13
+#   content hash  ea8fd51340078771
+#   text hash     3e120e4b26d6e277
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

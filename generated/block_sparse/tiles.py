@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3390dac31006a3f
-#   text hash     fa41412eee55a1d2
+#   content hash  ea8fd51340078771
+#   text hash     036f62f689c5df33
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

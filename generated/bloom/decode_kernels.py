@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa797509a2b35b1d
-#   text hash     6982f36a3479fde1
+#   content hash  4dde01af4e8ecc36
+#   text hash     0f0796cbf37c5364
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa797509a2b35b1d
-#   text hash     08fbb6c100d7e78d
+#   content hash  4dde01af4e8ecc36
+#   text hash     a3dbb6b30660cddf
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa797509a2b35b1d
-#   text hash     efa483bd939690c8
+#   content hash  4dde01af4e8ecc36
+#   text hash     04c726b848d40d14
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

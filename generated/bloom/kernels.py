@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa797509a2b35b1d
-#   text hash     92885cf4b90a7ecc
+#   content hash  4dde01af4e8ecc36
+#   text hash     347d4cee4ba8f9a8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

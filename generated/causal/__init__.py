@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13247e19fa97693e
-#   text hash     154f7235e56db063
+#   content hash  b5b3a2ac70c9565f
+#   text hash     81e4e4b733f4f7b3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13247e19fa97693e
-#   text hash     5748c7bba1a1f07b
+#   content hash  b5b3a2ac70c9565f
+#   text hash     82f68824f028f175
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

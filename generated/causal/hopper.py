@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13247e19fa97693e
-#   text hash     645e853718896286
+#   content hash  b5b3a2ac70c9565f
+#   text hash     f23552845a65ad93
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

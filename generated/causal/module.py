@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13247e19fa97693e
-#   text hash     58796fa38deb9f7a
+#   content hash  b5b3a2ac70c9565f
+#   text hash     f72ef3220385caa2
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13247e19fa97693e
-#   text hash     16bfe68a478132a6
+#   content hash  b5b3a2ac70c9565f
+#   text hash     49584730bd980628
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

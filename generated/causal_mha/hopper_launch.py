@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dafab9e84a0f7e88
-#   text hash     6dbf15f4f2c692e6
+#   content hash  34da21277f45df49
+#   text hash     ba94e751acd4fc76
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dafab9e84a0f7e88
-#   text hash     be4037575f396db7
+#   content hash  34da21277f45df49
+#   text hash     04aef48a53af8713
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dafab9e84a0f7e88
-#   text hash     501a51c436b0bd80
+#   content hash  34da21277f45df49
+#   text hash     cdb8528cd4fa1f21
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

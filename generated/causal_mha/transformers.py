@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dafab9e84a0f7e88
-#   text hash     c310c3fa027022ac
+#   content hash  34da21277f45df49
+#   text hash     fd86a6e9bd986df0
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  44e4ef64a93a7d49
-#   text hash     3b4965eaa39e9ea7
+#   content hash  c4b06b49dec2511d
+#   text hash     23abbb8dd7034e18
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  44e4ef64a93a7d49
-#   text hash     c7f29614cdf5932e
+#   content hash  c4b06b49dec2511d
+#   text hash     fbf46e549f93ae3c
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

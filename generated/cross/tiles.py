@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  44e4ef64a93a7d49
-#   text hash     50de0d59cac4843e
+#   content hash  c4b06b49dec2511d
+#   text hash     bd8c98877d300287
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,5 +92,8 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,), 256: (1024,)}}
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
+HOPPER_IS_FASTER = {
+    "forward": {64: (512,), 128: (0,), 256: (0,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+}

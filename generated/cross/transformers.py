@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  44e4ef64a93a7d49
-#   text hash     bef87fd6dcc7b24c
+#   content hash  c4b06b49dec2511d
+#   text hash     9944db403c206ce6
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

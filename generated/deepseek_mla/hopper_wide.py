@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0a57de3695ff449e
-#   text hash     3a3211d5b91ec786
+#   content hash  133554de2f084682
+#   text hash     7bbbf629d650509c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -21,10 +21,10 @@ Programs add their shares to dQ in the order in which they come: the last bits d
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
-    OUT        [64, BLOCK_D], likewise: dK and dV
+    OUT        [64, BLOCK_D] or [64, BLOCK_DV], likewise: dK or dV
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
-    WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+    WIDE       the same, 16 bytes of a row in each thread, as memory takes them
 
 Symbols
     weights                   [64, BLOCK_M], what dS is by dP - delta, in the order of threads
@@ -193,7 +193,7 @@ def make_dv(
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
-    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     place = tl.program_id(0)
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
@@ -242,6 +242,7 @@ def make_dk(
     """Store dK of a program's keys."""
     dk_ptr, q_total, k_total, Hq, scale, group, groups, tiles = for_dk
     k_buffer, v_buffer, kv_ready = keys
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
@@ -268,10 +269,15 @@ def make_dk(
                 at, dk, v_tile, queries, exchange, STAGES, SCORES, OUT
             )  # fmt: skip
 
-        # through the memory of the values, which are no longer wanted: so that threads store 16 bytes at a time
-        v_tile.store((dk * scale).to(v_buffer.dtype))
+        # through the memory of the last tile of queries, once the other group is done with it; that of the values may
+        # have fewer columns
+        final = tl.maximum(at - 1, 0)
+        if at > 0:
+            mbarrier.wait(free.index(final % STAGES), final // STAGES & 1)
+        dk_tile = matrix(q_buffer, final % STAGES)
+        dk_tile.store((dk * scale).to(q_buffer.dtype))
         first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
-        store_rows(dk_ptr + first_row * D, Hq * D, v_tile.load(WIDE), k_start, k_len, D)
+        store_rows(dk_ptr + first_row * D, Hq * D, dk_tile.load(WIDE), k_start, k_len, D)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0a57de3695ff449e
-#   text hash     c09655824df2e8f7
+#   content hash  133554de2f084682
+#   text hash     f30d6ed4b03b12ad
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

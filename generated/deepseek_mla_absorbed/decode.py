@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5ab81ed81aff1868
-#   text hash     19ec0f6b562438b9
+#   content hash  d81eb0fba6cb701f
+#   text hash     900740c74d3d3faf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5ab81ed81aff1868
-#   text hash     b4768e99855c213d
+#   content hash  d81eb0fba6cb701f
+#   text hash     c09072cbc224e4bf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

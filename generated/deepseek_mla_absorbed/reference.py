@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5ab81ed81aff1868
-#   text hash     cf3db1c3d440fe5c
+#   content hash  d81eb0fba6cb701f
+#   text hash     c1066910e5e145e9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

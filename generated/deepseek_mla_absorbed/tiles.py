@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5ab81ed81aff1868
-#   text hash     75f6d5110d5a0edd
+#   content hash  d81eb0fba6cb701f
+#   text hash     aaad866949fd952d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e812a6d005a19b7
-#   text hash     4b1db57d3a3cb2f2
+#   content hash  81eccf694adf9114
+#   text hash     b14779ec54163369
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e812a6d005a19b7
-#   text hash     1c795a9f9d7f2c25
+#   content hash  81eccf694adf9114
+#   text hash     54fc986367071abb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

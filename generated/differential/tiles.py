@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e812a6d005a19b7
-#   text hash     9e070dcbd13fb81d
+#   content hash  81eccf694adf9114
+#   text hash     012145ab242ff413
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,8 +92,8 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
 }

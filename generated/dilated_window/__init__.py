@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cae8d5055a3eef56
-#   text hash     f55c89a8e3bd30a3
+#   content hash  611bf25bff1230e2
+#   text hash     2cca28bb2b9242c1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

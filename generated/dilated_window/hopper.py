@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cae8d5055a3eef56
-#   text hash     c29dc3e844eaa2bc
+#   content hash  611bf25bff1230e2
+#   text hash     46162df1912b1ddb
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

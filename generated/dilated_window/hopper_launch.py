@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cae8d5055a3eef56
-#   text hash     49cc9bd9c60f6571
+#   content hash  611bf25bff1230e2
+#   text hash     0ae11f60f33e5273
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cae8d5055a3eef56
-#   text hash     4b081c11ee6eb758
+#   content hash  611bf25bff1230e2
+#   text hash     ec062c96b0108363
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

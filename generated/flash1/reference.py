@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  45a5c3c7d634f87b
-#   text hash     a3bf2996a01db997
+#   content hash  d9bfdef58159162a
+#   text hash     dd7fe222ce9a8280
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

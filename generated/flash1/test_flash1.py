@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  45a5c3c7d634f87b
-#   text hash     1b759c27f7fdf3f5
+#   content hash  d9bfdef58159162a
+#   text hash     c7b39d80607b9a1c
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

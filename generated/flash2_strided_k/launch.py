@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1533e924435f2d4f
-#   text hash     849beadd8415dde2
+#   content hash  5eb96504ed554764
+#   text hash     105e4fb1da7a46a1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  065358b6545a4a2a
-#   text hash     c45f1d297e58938f
+#   content hash  6c428fa5c34852f0
+#   text hash     7827cffbe820c813
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

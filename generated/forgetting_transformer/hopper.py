@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  065358b6545a4a2a
-#   text hash     6dec0d66f4d630ed
+#   content hash  6c428fa5c34852f0
+#   text hash     5c62cae1bdd4db4f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

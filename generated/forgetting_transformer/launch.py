@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  065358b6545a4a2a
-#   text hash     6898bdef8e0e90cb
+#   content hash  6c428fa5c34852f0
+#   text hash     71490a7406d9f423
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b82f20bee3a84e
-#   text hash     a8046d2995abd6d8
+#   content hash  50a5aa8e0255858b
+#   text hash     475970a38e6bea10
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b82f20bee3a84e
-#   text hash     f5fd312bf0395765
+#   content hash  50a5aa8e0255858b
+#   text hash     5f622918dfa7525a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,5 +92,8 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
-HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (0,), 256: (1024,)}}
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
+HOPPER_IS_FASTER = {
+    "forward": {64: (512,), 128: (0,), 256: (0,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b82f20bee3a84e
-#   text hash     34e693d5d0f07d6a
+#   content hash  50a5aa8e0255858b
+#   text hash     299b6e0ef61d292e
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00b9ee8fa407a302
-#   text hash     866d9cb538f88a67
+#   content hash  e799c79352315c0b
+#   text hash     73cea68489fccad6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00b9ee8fa407a302
-#   text hash     65e5d0c9088e5890
+#   content hash  e799c79352315c0b
+#   text hash     7c4d7c988bf21d8f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00b9ee8fa407a302
-#   text hash     9895940113170609
+#   content hash  e799c79352315c0b
+#   text hash     50799aa73bc87b62
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00b9ee8fa407a302
-#   text hash     72dd5a2ca6bca5d9
+#   content hash  e799c79352315c0b
+#   text hash     1d38e8ce406ded92
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

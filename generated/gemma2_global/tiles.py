@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00b9ee8fa407a302
-#   text hash     d37bdd170813a905
+#   content hash  e799c79352315c0b
+#   text hash     170fe7d805615082
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,5 +92,5 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (4096,), 256: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ac8abde87ac07c6
-#   text hash     9aec5521fbc16872
+#   content hash  f2d9526ef881b078
+#   text hash     8fe303db273d8164
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

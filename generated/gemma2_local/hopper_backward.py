@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ac8abde87ac07c6
-#   text hash     789227b1d98b3498
+#   content hash  f2d9526ef881b078
+#   text hash     0c4fecc865ff7b13
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

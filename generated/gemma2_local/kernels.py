@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ac8abde87ac07c6
-#   text hash     ed95c24381e95a0d
+#   content hash  f2d9526ef881b078
+#   text hash     f340dc603ed6806a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

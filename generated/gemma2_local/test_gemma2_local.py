@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ac8abde87ac07c6
-#   text hash     21500147ba471c5f
+#   content hash  f2d9526ef881b078
+#   text hash     d4304a4c4c8b306d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

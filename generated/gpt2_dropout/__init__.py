@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  70ea1c93344a6017
-#   text hash     c135424484fb44cb
+#   content hash  30af8218495601e0
+#   text hash     0d0d5228ddcb11ae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  70ea1c93344a6017
-#   text hash     6b5872167bf528b0
+#   content hash  30af8218495601e0
+#   text hash     56597f6f0229158f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

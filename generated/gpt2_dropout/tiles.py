@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  70ea1c93344a6017
-#   text hash     8de77bc24ee15efb
+#   content hash  30af8218495601e0
+#   text hash     9489f04c39e9d027
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

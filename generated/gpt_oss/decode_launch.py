@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6c0f262d34567334
-#   text hash     087535251655d472
+#   content hash  99ac42feeea9b084
+#   text hash     1298a0ab304ab6a5
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

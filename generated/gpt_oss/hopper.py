@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6c0f262d34567334
-#   text hash     933f78eaaf0d71b7
+#   content hash  99ac42feeea9b084
+#   text hash     40b149a6930acc9e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

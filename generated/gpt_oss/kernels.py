@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6c0f262d34567334
-#   text hash     7a2f30d3f8f7d7fb
+#   content hash  99ac42feeea9b084
+#   text hash     b588cc22fc420689
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6c0f262d34567334
-#   text hash     cc35438c016f0198
+#   content hash  99ac42feeea9b084
+#   text hash     709c8255f1615889
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

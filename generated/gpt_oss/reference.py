@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6c0f262d34567334
-#   text hash     38801b2242c94580
+#   content hash  99ac42feeea9b084
+#   text hash     c146f4cf6b70d0cb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

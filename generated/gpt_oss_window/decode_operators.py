@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  09d962c632ca3057
-#   text hash     e693a3fae5c7ba3d
+#   content hash  0653ac95bb787391
+#   text hash     c802dcb1a019de6c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  09d962c632ca3057
-#   text hash     337b45285b0a1a20
+#   content hash  0653ac95bb787391
+#   text hash     fad0e1199be1d264
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  09d962c632ca3057
-#   text hash     ac4d3034b8e0ba18
+#   content hash  0653ac95bb787391
+#   text hash     8752f4211036f89f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c7d9159f52c482a
-#   text hash     d982ae2878766218
+#   content hash  db511d86e70e335e
+#   text hash     88263d042ca37fa1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c7d9159f52c482a
-#   text hash     85c6975515e14951
+#   content hash  db511d86e70e335e
+#   text hash     bcbe7d8abcf47bbe
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

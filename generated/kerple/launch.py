@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c7d9159f52c482a
-#   text hash     7f9ab1c76f846ad6
+#   content hash  db511d86e70e335e
+#   text hash     b1da2253c4cacf56
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

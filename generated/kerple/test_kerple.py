@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c7d9159f52c482a
-#   text hash     01fceab49db980ed
+#   content hash  db511d86e70e335e
+#   text hash     ed6be972f34668bb
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

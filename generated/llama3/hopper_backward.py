@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f61684a91f99b10
-#   text hash     86e46158e3a6f224
+#   content hash  d14c53ec624c5381
+#   text hash     6b3288cca8c366bd
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f61684a91f99b10
-#   text hash     bf07f53f800fbcdd
+#   content hash  d14c53ec624c5381
+#   text hash     5df8af39c098b2cb
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

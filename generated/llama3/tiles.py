@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f61684a91f99b10
-#   text hash     7475d0ec214ef387
+#   content hash  d14c53ec624c5381
+#   text hash     7e713b480bccad0f
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -110,8 +110,8 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f61684a91f99b10
-#   text hash     34291ab1fd7d75e3
+#   content hash  d14c53ec624c5381
+#   text hash     e4bb135905443a5e
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

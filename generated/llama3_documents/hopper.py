@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5e84f34d8b36f7b7
-#   text hash     056c1b2f7cdbb65c
+#   content hash  cc7a2e5d41149f89
+#   text hash     967a54400e85c2c1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

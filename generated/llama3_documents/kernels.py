@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5e84f34d8b36f7b7
-#   text hash     0c05c4f4c77d632a
+#   content hash  cc7a2e5d41149f89
+#   text hash     7bf640b63b78cc6b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5e84f34d8b36f7b7
-#   text hash     99a5c8819e547c45
+#   content hash  cc7a2e5d41149f89
+#   text hash     ee11047d88a9a2d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

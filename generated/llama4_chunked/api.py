@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7c9474ec0822b2b6
-#   text hash     3677d6777ce50cca
+#   content hash  1d642ea4092fe3d0
+#   text hash     a7052ad4509c00d5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7c9474ec0822b2b6
-#   text hash     1e49255b7c9515c3
+#   content hash  1d642ea4092fe3d0
+#   text hash     3e27a9834c6bb86c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7c9474ec0822b2b6
-#   text hash     0eedfa2e88a24286
+#   content hash  1d642ea4092fe3d0
+#   text hash     d042d08abb163f3a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7c9474ec0822b2b6
-#   text hash     88313851ee1cc03d
+#   content hash  1d642ea4092fe3d0
+#   text hash     82ff671fd1ac2204
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

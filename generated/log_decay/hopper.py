@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b6e96f4724630f2f
-#   text hash     8b2a658e7930fdbe
+#   content hash  5a93a903a1aebd59
+#   text hash     9d435efd79b2c550
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b6e96f4724630f2f
-#   text hash     1c16df497994ed51
+#   content hash  5a93a903a1aebd59
+#   text hash     e2fdb11f3fb28a77
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b6e96f4724630f2f
-#   text hash     69faec6b002a3ca9
+#   content hash  5a93a903a1aebd59
+#   text hash     d91c660036803988
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b6e96f4724630f2f
-#   text hash     b6f8e2fda0cf77c8
+#   content hash  5a93a903a1aebd59
+#   text hash     43b7aa56776ee7c9
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a9d1ffd063755fd
-#   text hash     ede05d270a3e9c8f
+#   content hash  abcdceb26ca66f6b
+#   text hash     1c53bbafbac1f239
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b896496801d5949
-#   text hash     b2614b60876df629
+#   content hash  a70de0cd03cda2ec
+#   text hash     4c5d6c0d5be381af
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

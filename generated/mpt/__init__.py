@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b1c2e0ac8411155
-#   text hash     2047d4596085b1f2
+#   content hash  98b9c5ef3c571e56
+#   text hash     2967cc88e561405f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

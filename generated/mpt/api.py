@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b1c2e0ac8411155
-#   text hash     4fadd566d50c849a
+#   content hash  98b9c5ef3c571e56
+#   text hash     d2990d5e084cfb85
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

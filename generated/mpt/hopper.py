@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b1c2e0ac8411155
-#   text hash     04c12fd39a333fac
+#   content hash  98b9c5ef3c571e56
+#   text hash     2697948a084f6f57
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

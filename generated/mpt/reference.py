@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b1c2e0ac8411155
-#   text hash     12919feabe2ccdb3
+#   content hash  98b9c5ef3c571e56
+#   text hash     b0f24ff588fa6c17
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b1c2e0ac8411155
-#   text hash     6506f91d1a87e704
+#   content hash  98b9c5ef3c571e56
+#   text hash     39c3b0d070634eca
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,5 +87,5 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}}

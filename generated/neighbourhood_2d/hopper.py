@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28e060b3699f9ffd
-#   text hash     a5f9b101de6bb0b2
+#   content hash  4a5463fae23277a1
+#   text hash     9b9cb377021da8d9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

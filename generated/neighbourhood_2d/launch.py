@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28e060b3699f9ffd
-#   text hash     c91457a1294d20a5
+#   content hash  4a5463fae23277a1
+#   text hash     b6157ea637a5b3bd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28e060b3699f9ffd
-#   text hash     6950cb609077a7e2
+#   content hash  4a5463fae23277a1
+#   text hash     4beea5080948179b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,5 +92,5 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fdcb2816dd7422ec
-#   text hash     d6e713992eb341fe
+#   content hash  e0e1663e05f4a51e
+#   text hash     383d004c92bb472c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

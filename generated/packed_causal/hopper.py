@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fdcb2816dd7422ec
-#   text hash     a951d6c0fbde1c0c
+#   content hash  e0e1663e05f4a51e
+#   text hash     a1c96a1a272e6928
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fdcb2816dd7422ec
-#   text hash     0d34a47aeec78030
+#   content hash  e0e1663e05f4a51e
+#   text hash     fe756f6871fa8868
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

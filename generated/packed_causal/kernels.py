@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fdcb2816dd7422ec
-#   text hash     b341fc639627dfb6
+#   content hash  e0e1663e05f4a51e
+#   text hash     6fc67fbc909b88ff
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fdcb2816dd7422ec
-#   text hash     9b52e1858ae6ea35
+#   content hash  e0e1663e05f4a51e
+#   text hash     5984637e0434e9fb
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

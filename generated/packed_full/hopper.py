@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1cfb2548f2b7f4fd
-#   text hash     619c4267481a3eae
+#   content hash  90a6f7eaabf3acfb
+#   text hash     77bc975bc49eb9b1
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

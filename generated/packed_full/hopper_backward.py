@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1cfb2548f2b7f4fd
-#   text hash     58d9992455281cbe
+#   content hash  90a6f7eaabf3acfb
+#   text hash     0052eebe3c367e2c
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  875dd79f24944fac
-#   text hash     69e99055ff15b37b
+#   content hash  2c6a91ec46166f2f
+#   text hash     63509bda4f7a2108
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

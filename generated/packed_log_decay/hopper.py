@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  875dd79f24944fac
-#   text hash     061d9499015fb3ac
+#   content hash  2c6a91ec46166f2f
+#   text hash     d4cc41934dc05c41
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

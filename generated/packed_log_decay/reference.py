@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  875dd79f24944fac
-#   text hash     423243db7a1bd16a
+#   content hash  2c6a91ec46166f2f
+#   text hash     0a88b16e076cb91c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

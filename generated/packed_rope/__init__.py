@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0c1f1b688dd35fa
-#   text hash     75f8f855ef53abaa
+#   content hash  7b81fac6d0328510
+#   text hash     6443112ee5bdb41f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

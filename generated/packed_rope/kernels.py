@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0c1f1b688dd35fa
-#   text hash     648d884e9ed28a0d
+#   content hash  7b81fac6d0328510
+#   text hash     4775524e7d9177cf
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0c1f1b688dd35fa
-#   text hash     fef5d5a9ed4ba2e8
+#   content hash  7b81fac6d0328510
+#   text hash     82fba445a8d387e1
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

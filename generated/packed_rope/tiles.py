@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0c1f1b688dd35fa
-#   text hash     873631482f2e57af
+#   content hash  7b81fac6d0328510
+#   text hash     7036b173ed2b89f5
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,5 +92,5 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (0,), 256: (0,)}, "backward": {64: (4096,), 128: (0,), 256: (2048,)}}

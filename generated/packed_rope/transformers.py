@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0c1f1b688dd35fa
-#   text hash     ab08b9a5576db2d8
+#   content hash  7b81fac6d0328510
+#   text hash     4b989557871f3d47
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

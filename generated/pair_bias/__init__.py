@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f7e3b24d5c50ba4e
-#   text hash     df9ac50afd172ffd
+#   content hash  796f56dc756172d3
+#   text hash     b0623540a2a7bd02
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

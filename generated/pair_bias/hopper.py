@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f7e3b24d5c50ba4e
-#   text hash     3eb75930ad98fbd2
+#   content hash  796f56dc756172d3
+#   text hash     0535dffcba4a457d
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f7e3b24d5c50ba4e
-#   text hash     0321c68b3d0d6a1d
+#   content hash  796f56dc756172d3
+#   text hash     5eab2202b741868e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f7e3b24d5c50ba4e
-#   text hash     ba6867ef2ff83219
+#   content hash  796f56dc756172d3
+#   text hash     5f2447b1bc622c02
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  92d93b7ac78410e2
-#   text hash     34e2bf9bf22aa4ad
+#   content hash  c1a0ef1c2dad7aab
+#   text hash     c600e3a7c98b631c
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  92d93b7ac78410e2
-#   text hash     dbcfed19af65b3b7
+#   content hash  c1a0ef1c2dad7aab
+#   text hash     663f6554f5e5f5fa
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

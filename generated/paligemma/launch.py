@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  92d93b7ac78410e2
-#   text hash     f491c139c4914c41
+#   content hash  c1a0ef1c2dad7aab
+#   text hash     a780f70ea7f4a210
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  92d93b7ac78410e2
-#   text hash     719f7c6fa9a7d85a
+#   content hash  c1a0ef1c2dad7aab
+#   text hash     1c3783570c2d4d83
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3f491fa659fcfb2
-#   text hash     e4ae222eb8a53672
+#   content hash  d7149a983864e658
+#   text hash     4208fb22e1aa87db
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

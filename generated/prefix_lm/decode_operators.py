@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3f491fa659fcfb2
-#   text hash     6aff5c8e62733e87
+#   content hash  d7149a983864e658
+#   text hash     cb1ff822a574a651
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3f491fa659fcfb2
-#   text hash     8a10e944e0db17dc
+#   content hash  d7149a983864e658
+#   text hash     3b6f7264a4583d82
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

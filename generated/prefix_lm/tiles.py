@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3f491fa659fcfb2
-#   text hash     b57e14616c6c9e37
+#   content hash  d7149a983864e658
+#   text hash     8f49ad7190073e1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,8 +92,8 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,)},
+    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
 }

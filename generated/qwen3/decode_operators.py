@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  165792b4ae241cb7
-#   text hash     5bb9f50d43d7bdbe
+#   content hash  3a559ee3263dccaf
+#   text hash     d8e267660360a9aa
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  165792b4ae241cb7
-#   text hash     a5e3537f08f8c822
+#   content hash  3a559ee3263dccaf
+#   text hash     6f094de01da6b972
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  165792b4ae241cb7
-#   text hash     7f5e3fc36b7aea8a
+#   content hash  3a559ee3263dccaf
+#   text hash     c0c2082c333eb731
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

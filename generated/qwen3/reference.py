@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  165792b4ae241cb7
-#   text hash     59578396566f8f3c
+#   content hash  3a559ee3263dccaf
+#   text hash     7d55ccbb396cfd08
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  165792b4ae241cb7
-#   text hash     c3c4031348f64245
+#   content hash  3a559ee3263dccaf
+#   text hash     25524238ea8ca8f3
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

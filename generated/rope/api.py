@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  95f6e31091beb5b7
-#   text hash     a10be4e4129afb15
+#   content hash  55fc852bfb848d0e
+#   text hash     b09b05a70c61c5c3
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

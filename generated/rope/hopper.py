@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  95f6e31091beb5b7
-#   text hash     0c0c0907600ebadb
+#   content hash  55fc852bfb848d0e
+#   text hash     e85a3f8e1d1eadcb
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  95f6e31091beb5b7
-#   text hash     094a395e8bd3a6c8
+#   content hash  55fc852bfb848d0e
+#   text hash     9d97b9cdd0e06187
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

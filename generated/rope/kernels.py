@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  95f6e31091beb5b7
-#   text hash     5c24d488ed63f9a6
+#   content hash  55fc852bfb848d0e
+#   text hash     66addbf581a46268
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  00a99fd7401a9326
-#   text hash     0dba1e304177c8af
+#   content hash  33ccb89b0f5e412e
+#   text hash     d48c6a983d211e0f
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -388,11 +388,14 @@ def on_hopper(tables, name, q, v, keys):
     """
     wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
     widths = padded_width(q), padded_width(v)
-    # what is stored takes the place of what is loaded in shared memory, whole or by strips of 64 columns
-    room = widths[0] == widths[1] or (name == "forward" and widths[0] > widths[1] and widths[1] % 64 == 0)
+    # what is stored takes the place of what is loaded in shared memory, whole or by strips of 64 columns: that of v has no
+    # room for dk of more columns, but wide heads' dk takes that of q
+    narrow = widths[0] > widths[1] and widths[1] % 64 == 0 and (name == "forward" or widths[0] > 128)
+    room = widths[0] == widths[1] or narrow
     if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
         return ()
-    if wanted != "hopper" and not bisect.bisect(tables.HOPPER_IS_FASTER[name].get(widths[0], ()), keys) % 2:
+    limits = tables.HOPPER_IS_FASTER[name]
+    if wanted != "hopper" and not bisect.bisect(limits.get(widths, limits.get(widths[0], ())), keys) % 2:
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
     by_length = tiles[widths[0]]

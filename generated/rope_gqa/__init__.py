@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b9898558d9be2a1
-#   text hash     85d4b4c64738b27f
+#   content hash  aef845bd89a816d5
+#   text hash     d216d79ae92dc133
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b9898558d9be2a1
-#   text hash     2bca31b8d4a3d8f9
+#   content hash  aef845bd89a816d5
+#   text hash     15a7c7e4a09f9956
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b9898558d9be2a1
-#   text hash     e10184407b4f043a
+#   content hash  aef845bd89a816d5
+#   text hash     25c6ffc5920a3479
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b9898558d9be2a1
-#   text hash     ce872669e6ce8ba3
+#   content hash  aef845bd89a816d5
+#   text hash     e527123ecacf9a43
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4d63c0c275fbe6a
-#   text hash     0d27555a5f22d005
+#   content hash  e8fa7296778a660c
+#   text hash     a5796957364ef8ca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4d63c0c275fbe6a
-#   text hash     a967427fd851ee8a
+#   content hash  e8fa7296778a660c
+#   text hash     9fbc80f90bcad879
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

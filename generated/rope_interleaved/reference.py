@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4d63c0c275fbe6a
-#   text hash     5d941814bdc72474
+#   content hash  e8fa7296778a660c
+#   text hash     fe72cd86712e34c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

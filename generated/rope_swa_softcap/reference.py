@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7aa00a40996d2dfa
-#   text hash     974dad2616265043
+#   content hash  45a1ad8fe0404515
+#   text hash     422ce59a2a6636e0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

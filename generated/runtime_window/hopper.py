@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e772453903059661
-#   text hash     3b976a037de204c2
+#   content hash  3bc0d311c3f2c6fd
+#   text hash     54b0d5f426660a3e
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e772453903059661
-#   text hash     aa7303f54741a8d5
+#   content hash  3bc0d311c3f2c6fd
+#   text hash     0bc7f1717ecbd4f8
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e772453903059661
-#   text hash     f80ff2034e24f948
+#   content hash  3bc0d311c3f2c6fd
+#   text hash     b48a97c5e74b9efc
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

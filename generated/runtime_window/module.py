@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e772453903059661
-#   text hash     89e57380510075e6
+#   content hash  3bc0d311c3f2c6fd
+#   text hash     abea30ea560dfe47
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a29772c66223d399
-#   text hash     2c8f5e31fe91a32d
+#   content hash  77fc2d6edf2caed6
+#   text hash     50a85d4b54d7e170
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

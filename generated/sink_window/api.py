@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  178e86eff87d7f09
-#   text hash     dbb49858ea8786ce
+#   content hash  3845a842fbbab07d
+#   text hash     098abb0a20b9ddfb
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

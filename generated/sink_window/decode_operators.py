@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  178e86eff87d7f09
-#   text hash     dc51cf96d130668e
+#   content hash  3845a842fbbab07d
+#   text hash     df832639484f3990
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

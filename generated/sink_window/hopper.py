@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  178e86eff87d7f09
-#   text hash     a7393b61367078ea
+#   content hash  3845a842fbbab07d
+#   text hash     9bae313cd566fab6
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

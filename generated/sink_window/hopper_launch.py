@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  178e86eff87d7f09
-#   text hash     5d8677f8c23f0231
+#   content hash  3845a842fbbab07d
+#   text hash     052d1cfa119e9cdd
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  178e86eff87d7f09
-#   text hash     f710eecff1a0494d
+#   content hash  3845a842fbbab07d
+#   text hash     67b7c4e51f988a8c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

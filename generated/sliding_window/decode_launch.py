@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a47578740f160df
-#   text hash     e2dc5c6a35af4b03
+#   content hash  8b6781bf5245f626
+#   text hash     999bf84d13c76441
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a47578740f160df
-#   text hash     1629340f8ab554a4
+#   content hash  8b6781bf5245f626
+#   text hash     9a32dc56d4208ed0
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

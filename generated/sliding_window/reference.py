@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a47578740f160df
-#   text hash     1f65d0504b3a3cf4
+#   content hash  8b6781bf5245f626
+#   text hash     28a83e99854b6aab
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

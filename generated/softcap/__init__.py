@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2385aab58a941a63
-#   text hash     b52395d51a77fdd7
+#   content hash  eda996bc6c9a93fd
+#   text hash     ecd43332833d5e82
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

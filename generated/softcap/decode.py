@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2385aab58a941a63
-#   text hash     4b457eb0ad272164
+#   content hash  eda996bc6c9a93fd
+#   text hash     5a1f946befde65af
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

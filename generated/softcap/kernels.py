@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2385aab58a941a63
-#   text hash     d317777848c2d6fc
+#   content hash  eda996bc6c9a93fd
+#   text hash     3101e01e436c2025
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

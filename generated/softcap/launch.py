@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2385aab58a941a63
-#   text hash     5858451bb3cc4ce0
+#   content hash  eda996bc6c9a93fd
+#   text hash     55a34d4888df7795
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

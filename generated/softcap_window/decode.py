@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  65dde37563c8a939
-#   text hash     b931280077803495
+#   content hash  086bf2660d5bceb3
+#   text hash     640b4f24ed1a5dc3
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  65dde37563c8a939
-#   text hash     5f80a57372c63518
+#   content hash  086bf2660d5bceb3
+#   text hash     31e873fa147ffe72
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

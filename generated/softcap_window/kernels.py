@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  65dde37563c8a939
-#   text hash     0540440d7943eb02
+#   content hash  086bf2660d5bceb3
+#   text hash     800cb2efdf43ed12
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a8cbdb75ecb70a7
-#   text hash     2f0b07021613109c
+#   content hash  d438724e92e37ce8
+#   text hash     a634d369ed8e5d91
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a8cbdb75ecb70a7
-#   text hash     816a6add1c17ad90
+#   content hash  d438724e92e37ce8
+#   text hash     e6047d9b8164c923
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

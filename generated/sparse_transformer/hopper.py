@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a8cbdb75ecb70a7
-#   text hash     6074ce8d8443e3c3
+#   content hash  d438724e92e37ce8
+#   text hash     16e47d6b689bf98f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

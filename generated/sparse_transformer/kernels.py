@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a8cbdb75ecb70a7
-#   text hash     5ecdb81614c6bdc2
+#   content hash  d438724e92e37ce8
+#   text hash     9d943f650608226a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

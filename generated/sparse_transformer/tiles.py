@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2a8cbdb75ecb70a7
-#   text hash     354fdd7d40998182
+#   content hash  d438724e92e37ce8
+#   text hash     3c0ebde8cf27daf9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,5 +92,5 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b52b965968fd732
-#   text hash     b35bbf74f6f617ee
+#   content hash  f7855d5cf5b4d08e
+#   text hash     6e766b6369cce50d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b52b965968fd732
-#   text hash     cdb41e16e51fb92f
+#   content hash  f7855d5cf5b4d08e
+#   text hash     bceca9fd08c5a9c0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

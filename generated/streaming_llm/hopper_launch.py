@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b52b965968fd732
-#   text hash     bef82d25ad1cf7ea
+#   content hash  f7855d5cf5b4d08e
+#   text hash     72661cf14bb7c8c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b52b965968fd732
-#   text hash     19c65546037824de
+#   content hash  f7855d5cf5b4d08e
+#   text hash     b75737cafe9708c0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4592fc84d4bf3d21
-#   text hash     e63dba1e008a0e3a
+#   content hash  ebc43de43755fc58
+#   text hash     4965e71baadc9ddf
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

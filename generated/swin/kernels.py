@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4592fc84d4bf3d21
-#   text hash     7bd75b9b906cf1e3
+#   content hash  ebc43de43755fc58
+#   text hash     a8f569373af6d5b3
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4592fc84d4bf3d21
-#   text hash     8bac8d254ed2d1ec
+#   content hash  ebc43de43755fc58
+#   text hash     efe4a7a872600700
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4592fc84d4bf3d21
-#   text hash     419366d60f75af00
+#   content hash  ebc43de43755fc58
+#   text hash     ab59a8b989c6c536
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

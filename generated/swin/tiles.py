@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4592fc84d4bf3d21
-#   text hash     fed7543766da2d94
+#   content hash  ebc43de43755fc58
+#   text hash     22ba3f5a579e5c52
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -87,5 +87,5 @@ TILES_HOPPER = {
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again
+# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}

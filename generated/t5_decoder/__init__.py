@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6d442977fd0c0b43
-#   text hash     ba9a5eb7381393da
+#   content hash  caad90d2e5e433c7
+#   text hash     d664f8ed634570af
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

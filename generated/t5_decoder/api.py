@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6d442977fd0c0b43
-#   text hash     88d49fc584b37cf7
+#   content hash  caad90d2e5e433c7
+#   text hash     897a8b2267ac0770
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

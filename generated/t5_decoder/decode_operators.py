@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6d442977fd0c0b43
-#   text hash     385849453ac83e3a
+#   content hash  caad90d2e5e433c7
+#   text hash     8f4a8ab8f1d183a8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6d442977fd0c0b43
-#   text hash     5c54cddca56c5aca
+#   content hash  caad90d2e5e433c7
+#   text hash     a56ced1b7cf7d28e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6d442977fd0c0b43
-#   text hash     fc22a01acb0a1e77
+#   content hash  caad90d2e5e433c7
+#   text hash     6e3a538b033ab758
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

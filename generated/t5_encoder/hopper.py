@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aeb4ee5d009ae77e
-#   text hash     629c8fb897ed3db0
+#   content hash  c192bb6f3c6fcca5
+#   text hash     53ca68d3bdf739fb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6d20497af76d379
-#   text hash     75225358bff188d2
+#   content hash  8fbb74e8deda2c98
+#   text hash     1fbaffa350d1374c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

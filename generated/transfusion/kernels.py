@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6d20497af76d379
-#   text hash     fe00b9fa27147738
+#   content hash  8fbb74e8deda2c98
+#   text hash     10402dcf64b67f3f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

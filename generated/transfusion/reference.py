@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6d20497af76d379
-#   text hash     aae9556918d681c9
+#   content hash  8fbb74e8deda2c98
+#   text hash     112cb3467773defd
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

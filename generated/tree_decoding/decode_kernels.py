@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  56a4b1a7c06b0324
-#   text hash     2419b3abb1d514ab
+#   content hash  0542a36bb069e435
+#   text hash     b5f9501602673513
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

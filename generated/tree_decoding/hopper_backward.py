@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  56a4b1a7c06b0324
-#   text hash     4cbe6e1c8ef0b1fc
+#   content hash  0542a36bb069e435
+#   text hash     abd494df3bba6e43
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  56a4b1a7c06b0324
-#   text hash     3eca68788bc33a5e
+#   content hash  0542a36bb069e435
+#   text hash     43d30a77bf2e17b3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

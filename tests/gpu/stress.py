@@ -39,17 +39,18 @@ PATIENCE = 20.0  # seconds that a GPU may take for a call
 COMPILING = 300.0  # seconds that a call may take until it waits for the GPU
 # head sizes of each variant: few of them, since all that is new has to be compiled
 VARIANTS = {
-    "causal": (64, 128, 256),
+    "causal": (64, 128, 192, 256),
     "full": (80, 128),
     "rope_gqa": (64, 128, 256),
     "softcap": (128, 256),
     "sliding_window": (64, 128),
     "alibi": (128,),
-    "packed_causal": (64, 128),
+    "packed_causal": (64, 128, 192),
     "packed_rope": (128, 256),
     "llama3_documents": (128,),
     "log_decay": (64,),
 }
+V_SIZES = {192: 128}  # those of v, where they are others
 LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 300, 385, 640, 1000, 1111, 2048, 4097)
 ROWS = 2**16  # of a call, over batch and heads
 APART = {"bf16": 2e-2, "fp16": 4e-3}  # of two right results, beside their size
@@ -86,7 +87,8 @@ def shapes(names: Sequence[str], seed: int, small: bool) -> Iterator[Shape]:
         batch = draw.randint(1, max(ROWS // (longest * kv_heads * 4), 1)) if not small else 1
         dtype = "bf16" if len(name) % 2 else "fp16"
         size = draw.choice(VARIANTS[name])
-        yield Shape(name, Sizes(min(batch, 40), min(q_len, k_len), k_len, kv_heads * 4, kv_heads, size, size, dtype))
+        lengths, dims = (min(q_len, k_len), k_len), (size, V_SIZES.get(size, size))
+        yield Shape(name, Sizes(min(batch, 40), *lengths, kv_heads * 4, kv_heads, *dims, dtype))
 
 
 class Package:

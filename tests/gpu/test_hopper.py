@@ -82,16 +82,18 @@ def test_results_are_those_of_the_portable_kernels(
 
 
 @pytest.mark.parametrize("name", ["causal", "full", "mistral", "rope_gqa", "softcap"])
-@pytest.mark.parametrize("size", [64, 80, 128, 160, 256])
+@pytest.mark.parametrize(
+    ("size", "v_size"), [*((size, size) for size in (64, 80, 128, 160, 256)), (192, 128), (160, 64), (256, 128)]
+)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_the_portable_kernels(
-    name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    name: str, size: int, v_size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, heads, kv_heads, rows, keys = shape
     kv_heads = heads if name == "full" else kv_heads
     torch.manual_seed(0)
     q = random(batch, rows, heads, size, dtype=torch.float16)
-    k, v = (random(batch, keys, kv_heads, size, dtype=torch.float16) for _ in range(2))
+    k, v = (random(batch, keys, kv_heads, width, dtype=torch.float16) for width in (size, v_size))
     more: dict[str, Any] = {}
     if name in ("mistral", "rope_gqa"):
         angles = torch.arange(keys, device="cuda")[:, None] * 10000.0 ** (-torch.arange(size // 2, device="cuda") / 32)
@@ -121,12 +123,16 @@ def test_gradients_have_the_same_bits_each_time_where_that_is_asked_for(monkeypa
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("size", [128, 256])
-def test_gradients_see_nothing_of_the_next_sequence(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["packed_full", "packed_causal"])
+@pytest.mark.parametrize(("size", "v_size"), [(128, 128), (256, 256), (192, 128)])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_gradients_see_nothing_of_the_next_sequence(
+    name: str, size: int, v_size: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     cuts = torch.tensor([0, 70, 71, 300, 556], device="cuda", dtype=torch.int32)
-    q, k, v = (random(600, 4, size) for _ in range(3))
-    package = Package("packed_full", monkeypatch)
+    q, k, v = random(600, 4, size), random(600, kv_heads, size), random(600, kv_heads, v_size)
+    package = Package(name, monkeypatch)
     more = {"cu_seqlens": cuts, "max_seqlen": 256}
     found = package.gradients("hopper", q, k, v, **more)
     assert package.kernels("backward") == ["hopper_launch"]

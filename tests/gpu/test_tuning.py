@@ -73,6 +73,40 @@ def test_calls_take_the_tile_of_their_length(name: str, monkeypatch: pytest.Monk
     assert len(tables.hopper["forward"][64]) == (1 if name == "pair_bias" else 2)
 
 
+@pytest.mark.parametrize(
+    ("its", "dims", "served"),
+    [
+        ("backward", (192, 128), True), ("backward", (256, 128), True), ("backward", (160, 40), True),
+        ("backward", (192, 32), False), ("backward", (128, 64), False), ("backward", (128, 256), False),
+        ("forward", (192, 128), True), ("forward", (128, 64), True), ("forward", (64, 128), False),
+    ],
+)  # fmt: skip
+def test_values_may_have_fewer_columns_where_stores_find_room(
+    its: str, dims: tuple[int, int], served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, rendered = (importlib.import_module(f"generated.causal.{file}") for file in ("runtime", "tiles"))
+    monkeypatch.setattr(runtime, "hopper_kernels", lambda *_: "kernels")
+    monkeypatch.setenv("ATTNFORGE_TARGET", "hopper")
+    q, v = (torch.empty(1, 1, 1, size, dtype=torch.bfloat16) for size in dims)
+    assert bool(runtime.on_hopper(rendered, its, q, v, 1)) == served
+
+
+def test_fewer_columns_of_values_have_a_number_of_keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = plan.build(loaded(resources.variants()["causal"])).tables
+    runtime, rendered = (importlib.import_module(f"generated.causal.{file}") for file in ("runtime", "tiles"))
+    monkeypatch.setattr(runtime, "hopper_kernels", lambda *_: "kernels")
+    monkeypatch.delenv("ATTNFORGE_TARGET", raising=False)
+    monkeypatch.setattr(rendered, "HOPPER_IS_FASTER", {"backward": {256: (7,), (256, 128): (9,)}})
+    q, same, half, quarter = (torch.empty(1, 1, 1, size, dtype=torch.bfloat16) for size in (192, 192, 128, 64))
+    taken = {v.shape[-1]: [bool(runtime.on_hopper(rendered, "backward", q, v, keys)) for keys in (6, 7, 8, 9)]
+             for v in (same, half, quarter)}  # fmt: skip
+    assert taken == {192: [False, True, True, True], 128: [False] * 3 + [True], 64: [False, True, True, True]}
+    assert (256, 128) in tables.faster["backward"]
+    for keys, left in ((5, {256: (5,)}), (None, {})):
+        faster = tables.tuned((Limit("faster", "backward", 256, keys),)).faster["backward"]
+        assert {size: row for size, row in faster.items() if size not in (64, 128)} == left
+
+
 def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> None:
     mine = loaded(written(tmp_path, None))
     before, untuned = plan.build(mine).tables, render.file(mine, "tiles.py")

@@ -60,6 +60,10 @@ class Limit(NamedTuple):
     keys: int | None
 
 
+Columns = int | tuple[int, int]
+"""Columns of a tile, or those of q's and of v's where the two have a number of their own."""
+
+
 class Tables(NamedTuple):
     """The tables of all GPUs."""
 
@@ -68,9 +72,9 @@ class Tables(NamedTuple):
     # of float16 and bfloat16, for kernels of their own on Hopper GPUs: by pass, by columns of a tile, and by how many
     # keys the longest sequence has at least
     hopper: dict[str, dict[int, dict[int, Tile]]]
-    # by pass and head size, numbers of keys: from the first one on those outrun the others, from the second one on
+    # by pass and columns, numbers of keys: from the first one on those outrun the others, from the second one on
     # they do not, from the third one on again
-    faster: dict[str, dict[int, tuple[int, ...]]]
+    faster: dict[str, dict[Columns, tuple[int, ...]]]
 
     def of(self, arch: str, dtype: str) -> Table:
         """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
@@ -82,9 +86,10 @@ class Tables(NamedTuple):
         single, hopper, faster = dict(self.single), dict(self.hopper), dict(self.faster)
         for row in rows:
             if isinstance(row, Limit):
-                sizes = {size: keys for size, keys in faster[row.kernel].items() if size != row.size}
+                # whatever columns v has
+                sizes = {size: keys for size, keys in faster[row.kernel].items() if _of_q(size) != row.size}
                 sizes |= {row.size: (row.keys,)} if row.keys is not None else {}
-                faster[row.kernel] = dict(sorted(sizes.items()))
+                faster[row.kernel] = dict(sorted(sizes.items(), key=lambda item: _of_q(item[0])))
             elif row.family == HOPPER:
                 hopper[row.kernel] = dict(sorted((hopper[row.kernel] | {row.size: {0: row.tiles[0]}}).items()))
             else:
@@ -139,10 +144,12 @@ def tables(
     for layer in layers:
         for its, sizes in found["hopper"].get(layer, {}).items():
             hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
-    faster: dict[str, dict[int, tuple[int, ...]]] = {}
+    faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     for layer in (*layers, *(("left", f"left_{weight}") if left and weight != "heavy" else ())):
         for its, limits in found["faster"].get(layer, {}).items():
-            faster[its] = {size: tuple(keys) if isinstance(keys, list) else (keys,) for size, keys in limits.items()}
+            faster[its] = {
+                _columns(n): tuple(keys) if isinstance(keys, list) else (keys,) for n, keys in limits.items()
+            }
     return Tables(
         {arch: _table(given, layers) for arch, given in found["half"].items()},
         _table(found["single"], layers),
@@ -163,6 +170,18 @@ def _table(given: dict[str, Any], layers: Sequence[str]) -> Table:
         lists = [given.get(layer, {}).get(kernel, {}) for layer in layers]
         found[kernel] = {size: tuple(Tile(*tile) for tile in row) for one in lists for size, row in one.items()}
     return found
+
+
+def _columns(text: int | str) -> Columns:
+    """Columns as `tiles.yaml` writes them: 256, or "256:128"."""
+    if isinstance(text, int):
+        return text
+    q, v = map(int, text.split(":"))
+    return q, v
+
+
+def _of_q(columns: Columns) -> int:
+    return columns if isinstance(columns, int) else columns[0]
 
 
 def tuned_path(spec: Path) -> Path:

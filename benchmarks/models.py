@@ -1,182 +1,93 @@
 """Times models of transformers with rendered attention beside the library's own, on the GPU at hand.
 
 python benchmarks/models.py                    training steps, eager and compiled, padded batches, generation
-python benchmarks/models.py --only llama       the cases with such a name
+python benchmarks/models.py --only llama t5    the cases of these names, or of all that have such a part
+python benchmarks/models.py --modes layers     steps of models whose layers are compiled one by one, which takes seconds
+python benchmarks/models.py --jobs 6           calls all kernels first, in as many processes: what they compile is kept
+python benchmarks/models.py --experts eager    another way through experts than a case has
 python benchmarks/models.py --json FILE        keeps the numbers, for the docs in benchmarks/results/models.json
 python benchmarks/models.py --page             times nothing: writes those into the table of docs/transformers.md
 python benchmarks/models.py --tiny             sizes at which the script itself can be tried, in the interpreter, too
 
 Random weights in bfloat16. All contenders of a line are made first, then they take turns, each round beginning with
-another one; a line tells the median of their rounds, and the most memory that one takes beside the weights.
+another one; a line tells the median of their rounds, and the most memory that one takes beside the weights. What one
+takes before that stands on a line of its own as soon as it is known, and FILE is written anew behind each case.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import gc
 import importlib
 import json
 import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import experts
 import torch
 import transformers
+from model_cases import CASES, GENERATING, Case
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "generator")]
 
+import attnforge  # noqa: E402
 from attnforge.gpu.turns import turns  # noqa: E402
 
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "models.json", ROOT / "docs" / "transformers.md"
+MODES = ("eager", "layers", "compiled")
+EXPERTS = ("grouped_mm", experts.NAME, "batched_mm", "eager")
 Step = Callable[[], Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROUNDS = 7
 
 
-@dataclass(frozen=True)
-class Case:
-    """A class of models, its sizes, and the attentions that it is timed with."""
-
-    name: str
-    model: str  # the class of transformers, without a head that makes tokens
-    spec: str
-    peers: tuple[str, ...]
-    length: int
-    batch: int = 1
-    padded: bool = False
-    patched: str = ""  # a spec that rotates inside of the kernels
-    row: str = ""  # of the table in docs/transformers.md that tells of it
-    config: str = ""  # if its name does not follow from the model's
-    sizes: dict[str, Any] = field(default_factory=dict)
-
-    def configured(self, tiny: bool) -> Any:
-        """The configuration, or one of a model that takes no time."""
-        name = self.config or self.model.removesuffix("Model").removesuffix("ForCausalLM") + "Config"
-        return getattr(transformers, name)(**(shrunk(self.sizes) if tiny else self.sizes))
-
-
-# of models that take no time
-SMALL: dict[str, Any] = {
-    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 8, "vocab_size": 64, "image_token_id": 63,
-    "image_size": 28, "projection_dim": 32, "d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 2, "num_heads": 2,
-    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16,
-    "first_k_dense_replace": 2,
-}  # fmt: skip
-
-
-def shrunk(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The like of some sizes that takes no time; heads are in groups where they were."""
-    found = {key: shrunk(x) if isinstance(x, dict) else SMALL.get(key, x) for key, x in sizes.items()}
-    if "num_key_value_heads" in sizes and sizes["num_key_value_heads"] == sizes["num_attention_heads"]:
-        found["num_key_value_heads"] = found["num_attention_heads"]
-    return found
-
-
-LLAMA = {  # that of Llama 3.2 1B
-    "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 32768,
-}  # fmt: skip
-MISTRAL = {  # a quarter of Mistral 7B's layers
-    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 8,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-}  # fmt: skip
-QWEN = {  # half of Qwen 3 1.7B's layers
-    "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 14,
-    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768,
-}  # fmt: skip
-GEMMA_2 = {  # a third of Gemma 2 2B's layers
-    "vocab_size": 32000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 8,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32768,
-    "sliding_window": 4096, "attn_logit_softcapping": 50.0,
-}  # fmt: skip
-GEMMA_3 = {  # half of Gemma 3 1B's layers: two of twelve see all tokens
-    "vocab_size": 32000, "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 12,
-    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "max_position_embeddings": 32768,
-    "sliding_window": 512,
-}  # fmt: skip
-GPT_OSS = {  # layers of gpt-oss 20B with an eighth of its experts
-    "vocab_size": 32000, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 4, "num_local_experts": 4,
-    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 32768,
-    "sliding_window": 128,
-}  # fmt: skip
-T5 = {  # a third of the encoder of T5 large
-    "vocab_size": 32000, "d_model": 1024, "d_kv": 64, "d_ff": 4096, "num_layers": 8, "num_heads": 16,
-    "dropout_rate": 0.0,
-}  # fmt: skip
-PALIGEMMA = {  # a third of the text layers of PaliGemma 3B, a sixth of those that see its image
-    "image_token_id": 31999, "projection_dim": 2048,
-    "text_config": {
-        "model_type": "gemma", "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 16384,
-        "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256,
-        "max_position_embeddings": 32768,
-    },
-    "vision_config": {
-        "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 4,
-        "num_attention_heads": 16, "image_size": 448, "patch_size": 14, "projection_dim": 2048,
-    },
-}  # fmt: skip
-DEEPSEEK = {  # heads of DeepSeek V3, a quarter of them, in layers without experts
-    "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 4,
-    "num_attention_heads": 32, "num_key_value_heads": 32, "q_lora_rank": 1536, "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 4,
-    "max_position_embeddings": 32768,
-}  # fmt: skip
-BOTH = ("sdpa", "flex_attention")
-CASES = (
-    Case("llama", "LlamaModel", "causal", BOTH, 8192, patched="llama3", row="Llama", sizes=LLAMA),
-    Case("llama padded", "LlamaModel", "causal", ("sdpa",), 4096, 8, patched="llama3", padded=True, sizes=LLAMA),
-    Case("mistral", "MistralModel", "runtime_window", BOTH, 8192, patched="mistral", row="Mistral", sizes=MISTRAL),
-    Case("qwen 3", "Qwen3Model", "causal", BOTH, 8192, patched="qwen3", row="Qwen 3", sizes=QWEN),
-    Case("gemma 2", "Gemma2Model", "softcap_window", ("eager", BOTH[1]), 8192, row="Gemma 2", sizes=GEMMA_2),
-    Case("gemma 3", "Gemma3TextModel", "runtime_window", BOTH, 8192, row="Gemma 3", sizes=GEMMA_3),
-    Case("gpt-oss", "GptOssModel", "sink_window", ("eager", BOTH[1]), 8192, row="gpt-oss", sizes=GPT_OSS),
-    Case("t5", "T5EncoderModel", "pair_bias", BOTH, 2048, 2, row="T5, its encoder alone", config="T5Config", sizes=T5),
-    Case("paligemma", "PaliGemmaModel", "prefix_lm", BOTH, 2048, 2, row="PaliGemma", sizes=PALIGEMMA),
-    Case("deepseek", "DeepseekV3Model", "deepseek_mla", BOTH, 4096, row="DeepSeek V2, V3", sizes=DEEPSEEK),
-)
-GENERATING = Case("llama generates", "LlamaForCausalLM", "causal", ("sdpa",), 16384, sizes=LLAMA)
+def exported(spec: str) -> Any:
+    """The file for transformers of a shipped spec, or of one that is rendered for this alone."""
+    if (ROOT / "generated" / spec).is_dir():
+        return importlib.import_module(f"generated.{spec}.transformers")
+    return attnforge.build(ROOT / "benchmarks" / "specs" / f"{spec}.yaml").transformers
 
 
 def made(case: Case, attention: str, tiny: bool) -> Any:
     """A model with an attention of the library, or with rendered kernels where that is a spec's name."""
     torch.manual_seed(0)
+    experts.register()
+    own = exported(attention) if attention in (case.spec, case.patched) else None
+    name = own.register() if own else attention
     dtype = torch.float32 if DEVICE == "cpu" else torch.bfloat16
     with torch.device(DEVICE):
-        model = getattr(transformers, case.model)(case.configured(tiny)).to(dtype)
-    if attention in (case.spec, case.patched):
-        export = importlib.import_module(f"generated.{attention}.transformers")
-        if attention == case.patched:
-            export.patch(model)
-        else:
-            model.set_attn_implementation(export.register())
-    else:
-        model.set_attn_implementation(attention)
+        model = getattr(transformers, case.model)(case.configured(name, tiny)).to(dtype)
+    # an encoder and a decoder have configurations of their own, which may keep another one
+    given = {part.config._attn_implementation for part in model.modules() if hasattr(part, "set_attn_implementation")}
+    if given != {name}:
+        raise ValueError(f"{case.model} with {name} has {', '.join(sorted(given))}")
+    if own and attention == case.patched:
+        own.patch(model)
     return model
 
 
-def contenders(case: Case) -> Iterator[str]:
-    """Names of all attentions of a case, rendered ones first."""
-    yield case.spec
-    if case.patched:
-        yield case.patched
-    yield from case.peers
-
-
-def batch(case: Case, config: Any, length: int) -> dict[str, Any]:
+def batch(case: Case, config: Any) -> dict[str, Any]:
     """Random tokens as keywords of a model's forward; behind an image and half of the text come the answers."""
     found: dict[str, Any] = {}
+    length = case.length
     # the last token stands for images
     words = config.get_text_config().vocab_size - 1
     ids = found["input_ids"] = torch.randint(words, (case.batch, length), device=DEVICE)
     if not case.model.endswith("EncoderModel"):
         found["use_cache"] = False
+        if config.is_encoder_decoder:
+            found["decoder_input_ids"] = torch.randint_like(ids, words)
     if case.padded:
         # lengths from a tenth of the longest to all of it: half of it in the mean
         counts = torch.linspace(0.1, 0.9, case.batch).mul(length).long().clamp(min=1)
@@ -191,12 +102,20 @@ def batch(case: Case, config: Any, length: int) -> dict[str, Any]:
     return found
 
 
-def training(case: Case, attention: str, compiled: bool, tiny: bool) -> Step:
+def training(case: Case, attention: str, mode: str, tiny: bool) -> Step:
     """A step forward and backward over random tokens."""
     model = made(case, attention, tiny)
     model.train()
-    given = batch(case, model.config, 24 if tiny else case.length)
-    run = torch.compile(model) if compiled else model
+    if tiny:
+        case = dataclasses.replace(case, length=24, batch=min(case.batch, 2))
+    given = batch(case, model.config)
+    if mode == "layers":
+        # each kind of layer of each contender is a graph of its own
+        torch._dynamo.config.recompile_limit = 64
+        for layer in model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.compile()
+    run = torch.compile(model) if mode == "compiled" else model
 
     def step() -> None:
         states = run(**given).last_hidden_state
@@ -238,16 +157,41 @@ def memory(step: Step) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def in_turns(title: str, steps: dict[str, Step], rounds: int) -> dict[str, Any]:
+def release() -> None:
+    """Gives memory back that nothing refers to."""
+    gc.collect()
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+
+
+def forget() -> None:
+    """Forgets what was compiled, with the models that it belongs to."""
+    torch.compiler.reset()
+    release()
+
+
+def reason(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}"
+
+
+def in_turns(title: str, makers: dict[str, Callable[[], Step]], rounds: int) -> dict[str, Any]:
     """Medians of all steps, told in one line; those that cannot run are left out, with the reason."""
+    steps: dict[str, Step] = {}
     mib: dict[str, float] = {}
-    for name, step in [*steps.items()]:
+    for name, make in makers.items():
+        begin = time.perf_counter()
         try:
+            step = make()
             step(), step()
             mib[name] = memory(step)
+            once = clock(step)
         except Exception as error:  # whatever a library raises
-            print(f"  {title}, {name}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
-            del steps[name]
+            print(f"  {title}, {name}: {reason(error)}", file=sys.stderr, flush=True)
+            release()
+            continue
+        steps[name] = step
+        print(f"  {title}, {name}: {once:.1f} ms, {time.perf_counter() - begin:.0f} s until then", flush=True)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(rounds):
         for name in turns([*steps], i):
@@ -257,15 +201,45 @@ def in_turns(title: str, steps: dict[str, Step], rounds: int) -> dict[str, Any]:
     return {"case": title, "ms": found, "mib": mib}
 
 
+Part = tuple[Case, str, str, bool]
+
+
+def once(part: Part) -> None:
+    """A step of one contender, for what it compiles; whether it can run at all is seen where it is timed."""
+    case, name, mode, tiny = part
+    try:
+        training(case.few(), name, mode, tiny)()
+    except Exception as error:
+        print(f"  first, {case.name}, {name}: {reason(error)}", file=sys.stderr, flush=True)
+    forget()
+
+
+def compile_first(parts: Sequence[Part], jobs: int) -> None:
+    """Takes a step of everything, in as many processes at a time: what they compile stays in caches."""
+    begin = time.perf_counter()
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        list(pool.map(once, parts))
+    print(f"compiled {len(parts)} contenders in {time.perf_counter() - begin:.0f} s", flush=True)
+
+
+def parts(cases: Sequence[Case], modes: Sequence[str], tiny: bool) -> Iterator[Part]:
+    """What is worth a call before all others: a model that is compiled as a whole is none of fewer layers."""
+    for mode in modes:
+        for case in cases:
+            for name in case.contenders():
+                if mode == "layers" or (mode == "eager" and name not in ("eager", "sdpa")):
+                    yield case, name, mode, tiny
+
+
 # -- the table of the docs -----------------------------------------------------------------------------------------
 
 UNKNOWN = "not measured"
 
 
 def speed(case: Case, found: list[dict[str, Any]]) -> str:
-    """By how much a step of the fastest attention of the library is longer than ours, eager and compiled."""
+    """By how much a step of the fastest attention of the library is longer than ours, in each mode."""
     told = []
-    for mode in ("eager", "compiled"):
+    for mode in MODES:
         ms = next((one["ms"] for one in found if one["case"] == f"{case.name}, {mode}"), {})
         peers = {name: ms[name] for name in case.peers if name in ms}
         if case.spec in ms and peers:
@@ -295,34 +269,79 @@ def recorded() -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Runs what the arguments ask for."""
+def asked() -> argparse.Namespace:
+    """What the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", nargs="*", default=[""])
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=["eager", "compiled"])
+    parser.add_argument("--experts", choices=EXPERTS)
+    parser.add_argument("--length", type=int)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def wanted(case: Case, only: Sequence[str]) -> bool:
+    """Whether a case is asked for: by its name, or by a part of it that is no other's name."""
+    names = {one.name for one in (*CASES, GENERATING)}
+    return any(name == case.name or (name not in names and name in case.name) for name in only)
+
+
+def chosen(given: argparse.Namespace) -> Iterator[Case]:
+    """The cases that are asked for; one that is not as its line of the docs has it has another name."""
+    for case in CASES:
+        if not wanted(case, given.only):
+            continue
+        if given.experts and case.experts not in ("", given.experts):
+            case = dataclasses.replace(case, experts=given.experts, name=f"{case.name} with {given.experts}")
+        if given.length:
+            case = dataclasses.replace(case, length=given.length, name=f"{case.name} at {given.length}")
+        yield case
+
+
+def keep(found: list[dict[str, Any]], path: Path, about: dict[str, Any]) -> None:
+    """Writes a record; what it has of other cases stays if it is of the same GPU and libraries."""
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else about | {"cases": []}
+    if {key: old[key] for key in about} != about:
+        raise SystemExit(f"{path}: is of {old['device']}, {old['libraries']}")
+    new = {one["case"]: one for one in (*old["cases"], *found)}
+    path.write_text(json.dumps(about | {"cases": [*new.values()]}, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Runs what the arguments ask for."""
+    given = asked()
     if given.page:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), recorded()), encoding="utf-8", newline="\n")
         return
-    rounds, found = 1 if given.tiny else ROUNDS, []
+    rounds = 1 if given.tiny else given.rounds
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
-    libraries = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"{device}, {libraries}")
-    for case in CASES:
-        for compiled in (False, True)[: 1 if given.tiny else 2]:
-            title = f"{case.name}, {'compiled' if compiled else 'eager'}"
-            if given.only in title:
-                steps = {name: training(case, name, compiled, given.tiny) for name in contenders(case)}
-                found.append(in_turns(title, steps, rounds))
-                del steps
-                torch.compiler.reset()
-    if given.only in GENERATING.name:
-        steps = {name: generating(GENERATING, name, given.tiny) for name in contenders(GENERATING)}
-        found.append(in_turns(GENERATING.name, steps, min(rounds, 3)))
+    about = {"device": device, "libraries": f"torch {torch.__version__}, transformers {transformers.__version__}"}
+    print(", ".join(about.values()), flush=True)
+    cases = [*chosen(given)]
     if given.json:
-        given.json.write_text(json.dumps({"device": device, "libraries": libraries, "cases": found}, indent=1) + "\n")
+        keep([], given.json, about)
+    if given.jobs:
+        compile_first([*parts(cases, given.modes, given.tiny)], given.jobs)
+
+    def timed(title: str, makers: dict[str, Callable[[], Step]], rounds: int) -> None:
+        one = in_turns(title, makers, rounds)
+        forget()
+        if given.json:
+            keep([one], given.json, about)
+
+    for mode in given.modes:
+        for case in cases:
+            if case.experts:
+                print(f"  {case.name}: experts by {case.experts}")
+            makers = {name: partial(training, case, name, mode, given.tiny) for name in case.contenders()}
+            timed(f"{case.name}, {mode}", makers, rounds)
+    if wanted(GENERATING, given.only):
+        makers = {name: partial(generating, GENERATING, name, given.tiny) for name in GENERATING.contenders()}
+        timed(GENERATING.name, makers, min(rounds, 3))
 
 
 if __name__ == "__main__":

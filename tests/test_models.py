@@ -10,6 +10,7 @@ from pathlib import Path
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
+import torch
 
 pytest.importorskip("transformers")
 models = pytest.importorskip("models")
@@ -46,7 +47,48 @@ def test_what_is_measured_stands_in_the_row_of_its_model() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", models.CASES, ids=lambda case: case.name)
 def test_each_case_takes_a_step(case: models.Case) -> None:
-    models.training(case, case.spec, False, True)()
+    models.training(case, case.spec, "eager", True)()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", models.EXPERTS)
+def test_each_way_through_experts_gives_the_same_gradients(way: str) -> None:
+    (case,) = (case for case in models.CASES if case.experts)
+    gradients = []
+    for experts in (case.experts, way):
+        model = models.made(dataclasses.replace(case, experts=experts), "eager", True)
+        assert model.config._experts_implementation == experts
+        torch.manual_seed(1)
+        for name, parameter in model.named_parameters():
+            if name.endswith("_bias"):
+                torch.nn.init.normal_(parameter)
+        ids = torch.randint(63, (2, 24), device=models.DEVICE)
+        (model(ids, use_cache=False).last_hidden_state.float() ** 3).sum().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    assert (gradients[0] - gradients[1]).norm() < 1e-5 * gradients[0].norm()
+
+
+def test_the_spec_of_t5_is_that_of_the_page() -> None:
+    text = (models.ROOT / "benchmarks" / "specs" / "t5.yaml").read_text(encoding="utf-8")
+    assert f"```yaml\n{text}```" in models.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_record_keeps_what_else_was_measured_on_that_gpu(tmp_path: Path) -> None:
+    out, about = tmp_path / "models.json", {"device": "GPU", "libraries": "torch 0"}
+    for case, ms in (("a", 1.0), ("b", 2.0), ("a", 3.0)):
+        models.keep([{"case": case, "ms": ms}], out, about)
+    assert {one["case"]: one["ms"] for one in json.loads(out.read_text())["cases"]} == {"a": 3.0, "b": 2.0}
+    with pytest.raises(SystemExit, match="is of GPU, torch 0"):
+        models.keep([], out, about | {"device": "another"})
+
+
+def test_a_contender_that_fails_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> models.Step:
+        raise RuntimeError("no such\nthing")
+
+    found = models.in_turns("a title", {"one": fails, "other": lambda: lambda: None}, 2)
+    assert set(found["ms"]) == {"other"}
+    assert "a title, one: RuntimeError: no such\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -55,7 +97,9 @@ def test_a_record_can_be_made_into_the_table(tmp_path: Path, monkeypatch: pytest
     # the other peer is compiled first, which takes longer than all else here
     cases = [dataclasses.replace(case, peers=("sdpa",)) for case in models.CASES]
     monkeypatch.setattr(models, "CASES", cases)
-    monkeypatch.setattr(sys, "argv", ["models.py", "--tiny", "--only", "deepseek", "--json", str(out)])
+    monkeypatch.setattr(
+        sys, "argv", ["models.py", "--tiny", "--only", "deepseek", "--modes", "eager", "--json", str(out)]
+    )
     models.main()
     told = rows(models.page(models.PAGE.read_text(encoding="utf-8"), json.loads(out.read_text())))["DeepSeek V2, V3"]
     assert re.fullmatch(r"eager \d+\.\d\d \(sdpa\)", told)

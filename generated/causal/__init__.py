@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13247e19fa97693e
-#   text hash     154f7235e56db063
+#   content hash  bbeb2ed004e8c224
+#   text hash     39b9173420414dd8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13247e19fa97693e
-#   text hash     b389fe3964ecd9d9
+#   content hash  bbeb2ed004e8c224
+#   text hash     a9c384031428ef6f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  44e4ef64a93a7d49
-#   text hash     90ad736586714a0f
+#   content hash  1772302dc355938c
+#   text hash     63f7e18888be2a89
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  44e4ef64a93a7d49
-#   text hash     50de0d59cac4843e
+#   content hash  1772302dc355938c
+#   text hash     3907c7e127d238cd
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

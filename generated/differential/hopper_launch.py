@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e812a6d005a19b7
-#   text hash     df7a40c7b90a1b84
+#   content hash  96df406f58f3df2f
+#   text hash     ae7048d3c39982f6
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

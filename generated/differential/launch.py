@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e812a6d005a19b7
-#   text hash     4f55eaca4fb7da57
+#   content hash  96df406f58f3df2f
+#   text hash     f193afe0edd57b42
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e812a6d005a19b7
-#   text hash     9e070dcbd13fb81d
+#   content hash  96df406f58f3df2f
+#   text hash     a8f97cb12e9778ac
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  45a5c3c7d634f87b
-#   text hash     a3bf2996a01db997
+#   content hash  da9b15ba37427423
+#   text hash     2cc4acbb4343e91a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

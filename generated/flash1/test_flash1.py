@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  45a5c3c7d634f87b
-#   text hash     1b759c27f7fdf3f5
+#   content hash  da9b15ba37427423
+#   text hash     c3d3589462cbc5ee
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  45a5c3c7d634f87b
-#   text hash     0dce705620260990
+#   content hash  da9b15ba37427423
+#   text hash     bb323d1482f05b18
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

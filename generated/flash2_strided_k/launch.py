@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1533e924435f2d4f
-#   text hash     849beadd8415dde2
+#   content hash  bab7e0605fa86f39
+#   text hash     8f708dda9e341c4e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1533e924435f2d4f
-#   text hash     b712e8c77607b291
+#   content hash  bab7e0605fa86f39
+#   text hash     eaa8d0eecdb8a0df
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

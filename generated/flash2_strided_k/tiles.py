@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1533e924435f2d4f
-#   text hash     1d6453741d6717e5
+#   content hash  bab7e0605fa86f39
+#   text hash     ea068058a935e4c0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  065358b6545a4a2a
-#   text hash     672343b03cb44746
+#   content hash  04b97070f5a3876a
+#   text hash     8b6a6aafa34d2faf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b82f20bee3a84e
-#   text hash     fbf349d554caeb0d
+#   content hash  18f48be25323d87a
+#   text hash     8704635b8ea5f00f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

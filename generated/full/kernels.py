@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b82f20bee3a84e
-#   text hash     2179c891ce94b479
+#   content hash  18f48be25323d87a
+#   text hash     3bc9ec4f3831e81f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b82f20bee3a84e
-#   text hash     866e783be2ae3cea
+#   content hash  18f48be25323d87a
+#   text hash     54da8fc5128e0daa
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b82f20bee3a84e
-#   text hash     f5fd312bf0395765
+#   content hash  18f48be25323d87a
+#   text hash     2ee916a7ad6da956
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

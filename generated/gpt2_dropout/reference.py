@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  70ea1c93344a6017
-#   text hash     7049b2ec67ee518c
+#   content hash  7e4bee1e8233781d
+#   text hash     fdfcb16db2561511
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  70ea1c93344a6017
-#   text hash     9e0a321166c7b9d4
+#   content hash  7e4bee1e8233781d
+#   text hash     2e16b00212e4a9e7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

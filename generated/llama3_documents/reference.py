@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5e84f34d8b36f7b7
-#   text hash     e805e834f476f7ac
+#   content hash  8469bb35b642d705
+#   text hash     369d656d38636239
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

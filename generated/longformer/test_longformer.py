@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a9d1ffd063755fd
-#   text hash     da4a0d811a83d3eb
+#   content hash  05369901cff18476
+#   text hash     206c5dedf83e457c
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

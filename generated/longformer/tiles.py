@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a9d1ffd063755fd
-#   text hash     9423b3149cbbb0f4
+#   content hash  05369901cff18476
+#   text hash     f5daf63892b7d9e7
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

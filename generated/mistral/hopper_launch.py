@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b896496801d5949
-#   text hash     dd1157bcf7725874
+#   content hash  bcc1ff7ae44649a9
+#   text hash     9e26a255ed04aa02
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

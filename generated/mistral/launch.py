@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b896496801d5949
-#   text hash     31db48880dfca8b6
+#   content hash  bcc1ff7ae44649a9
+#   text hash     d9f4181b50ad246f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

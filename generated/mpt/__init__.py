@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b1c2e0ac8411155
-#   text hash     2047d4596085b1f2
+#   content hash  3a3005aaaad0ec87
+#   text hash     8add1221c3ebe1ad
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

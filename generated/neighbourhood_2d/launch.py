@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28e060b3699f9ffd
-#   text hash     c91457a1294d20a5
+#   content hash  9ed1dbf56f5f58ad
+#   text hash     9fcc5b1665765f62
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28e060b3699f9ffd
-#   text hash     6950cb609077a7e2
+#   content hash  9ed1dbf56f5f58ad
+#   text hash     89e2d6f0b01dbc19
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

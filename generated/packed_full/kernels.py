@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1cfb2548f2b7f4fd
-#   text hash     3eb5881c8ec34e63
+#   content hash  3c72aec2850aacdf
+#   text hash     1b71be6bf433e1c5
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1cfb2548f2b7f4fd
-#   text hash     869f8aefd02ffa33
+#   content hash  3c72aec2850aacdf
+#   text hash     c035e4facc895ca1
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

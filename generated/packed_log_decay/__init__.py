@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  875dd79f24944fac
-#   text hash     69e99055ff15b37b
+#   content hash  de8b973ad9f75cc6
+#   text hash     d40447d15b8fa72e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e0c1f1b688dd35fa
-#   text hash     4f9f1fa9196fec92
+#   content hash  f67b39f409ca205a
+#   text hash     1085f9c20a570acb
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -395,8 +395,8 @@ def backward(
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
         barriers(STAGES, WORKERS)
     )  # fmt: skip
-    fence_async_shared()
     come = barriers(1, 1).index(0)
+    fence_async_shared()
     arguments = (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, group, groups, tiles

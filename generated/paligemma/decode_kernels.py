@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  92d93b7ac78410e2
-#   text hash     417e28bd9585f4fb
+#   content hash  f06e108a74bb3047
+#   text hash     bd5bef1708f032c8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  95f6e31091beb5b7
-#   text hash     645205f2c5421d3e
+#   content hash  7047f391c18e6a48
+#   text hash     44a5e6d928e7dafc
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4d63c0c275fbe6a
-#   text hash     abf092798500c62e
+#   content hash  b7a0e1f19904e699
+#   text hash     bc8ea824ca65a26f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

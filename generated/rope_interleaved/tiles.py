@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4d63c0c275fbe6a
-#   text hash     f96e7f654a1d4fca
+#   content hash  b7a0e1f19904e699
+#   text hash     d8b86048c6468f49
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

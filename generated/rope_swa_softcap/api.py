@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7aa00a40996d2dfa
-#   text hash     7c99b90038b1bfcc
+#   content hash  64849a269b3bac72
+#   text hash     4a09a129b8e4f150
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7aa00a40996d2dfa
-#   text hash     2dee668559ab2c0d
+#   content hash  64849a269b3bac72
+#   text hash     5e3aaa4f18aa04ea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

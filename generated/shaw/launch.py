@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a29772c66223d399
-#   text hash     2c8f5e31fe91a32d
+#   content hash  811d1b34e47115de
+#   text hash     2a59b3a4fa4ea7ab
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a29772c66223d399
-#   text hash     979e4894d4e5231f
+#   content hash  811d1b34e47115de
+#   text hash     7277ca33097e3adb
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a29772c66223d399
-#   text hash     77e200b2435aa7e6
+#   content hash  811d1b34e47115de
+#   text hash     1de2420be2db7525
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4592fc84d4bf3d21
-#   text hash     fed7543766da2d94
+#   content hash  dd8cb75d89978226
+#   text hash     1be29b8784098473
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

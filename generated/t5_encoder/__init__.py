@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aeb4ee5d009ae77e
-#   text hash     f2f7e5eac17b525e
+#   content hash  5f62d0944bbb3867
+#   text hash     430ad81d68486579
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aeb4ee5d009ae77e
-#   text hash     851684e3a54c9cca
+#   content hash  5f62d0944bbb3867
+#   text hash     a44fda790d24b7d0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aeb4ee5d009ae77e
-#   text hash     f6e537400c5ca198
+#   content hash  5f62d0944bbb3867
+#   text hash     9e25dd25b24340d5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  56a4b1a7c06b0324
-#   text hash     4cbe6e1c8ef0b1fc
+#   content hash  6e91989fc18bb02a
+#   text hash     2c144c1a2d0f20bf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4037fe3332cbd5c
-#   text hash     fa9701b59175fd77
+#   content hash  0e4a9ce1747e4742
+#   text hash     2a7bbd0d77d73e4a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

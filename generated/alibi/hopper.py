@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4037fe3332cbd5c
-#   text hash     16f925c472094959
+#   content hash  0e4a9ce1747e4742
+#   text hash     6c75036ef79b4e98
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4037fe3332cbd5c
-#   text hash     53bd0c5e47d40d45
+#   content hash  0e4a9ce1747e4742
+#   text hash     32e4e2f8f8a1d3c6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4037fe3332cbd5c
-#   text hash     f3faf3f671904893
+#   content hash  0e4a9ce1747e4742
+#   text hash     c7034d37afe8144f
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4037fe3332cbd5c
-#   text hash     fef2fb7e32574c80
+#   content hash  0e4a9ce1747e4742
+#   text hash     496d9cbf20a7edf6
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

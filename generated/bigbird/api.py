@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  94f11517db04fbfa
-#   text hash     e3d7bab2437a4dc6
+#   content hash  fc0c0796d03c749a
+#   text hash     4795808b44c3e3d2
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

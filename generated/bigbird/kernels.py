@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  94f11517db04fbfa
-#   text hash     d9a51d89af0fb31d
+#   content hash  fc0c0796d03c749a
+#   text hash     13ad361a04162750
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  94f11517db04fbfa
-#   text hash     a2f6c0775fad13ee
+#   content hash  fc0c0796d03c749a
+#   text hash     7962939bf9d72fc0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

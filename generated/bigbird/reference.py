@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  94f11517db04fbfa
-#   text hash     d991a32106e6fd82
+#   content hash  fc0c0796d03c749a
+#   text hash     47f23b749442a5a5
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  94f11517db04fbfa
-#   text hash     6b8f7f9871a065f6
+#   content hash  fc0c0796d03c749a
+#   text hash     b98c7228bbe1570f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ddfcc89e01eb48ef
-#   text hash     c7d67066aa2be3c8
+#   content hash  76430daefcc4e3a4
+#   text hash     01b5882daeda50e4
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

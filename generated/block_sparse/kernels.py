@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ddfcc89e01eb48ef
-#   text hash     67ae54c33f002b6c
+#   content hash  76430daefcc4e3a4
+#   text hash     6c821022a1643db4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

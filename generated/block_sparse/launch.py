@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ddfcc89e01eb48ef
-#   text hash     0ac209e2a31ec48a
+#   content hash  76430daefcc4e3a4
+#   text hash     5c2d643dffd1f9e7
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ddfcc89e01eb48ef
-#   text hash     27f6a805d26360a8
+#   content hash  76430daefcc4e3a4
+#   text hash     380286f0387968ad
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ddfcc89e01eb48ef
-#   text hash     3ddb13989d3d7c36
+#   content hash  76430daefcc4e3a4
+#   text hash     c9dd6e787b15b9b9
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ecadf14fa6d033f
-#   text hash     b746fe1f10d400d7
+#   content hash  c4b47a84bec97cee
+#   text hash     17be838243ef3b9a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

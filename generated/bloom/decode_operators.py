@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ecadf14fa6d033f
-#   text hash     2b6f90c6539a2e4e
+#   content hash  c4b47a84bec97cee
+#   text hash     1068166d3152eb8c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ecadf14fa6d033f
-#   text hash     089c3350e8ce1de3
+#   content hash  c4b47a84bec97cee
+#   text hash     9e48c3c2e213424b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

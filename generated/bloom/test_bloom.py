@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ecadf14fa6d033f
-#   text hash     85bbcde82496f410
+#   content hash  c4b47a84bec97cee
+#   text hash     0d087fcce46f8761
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

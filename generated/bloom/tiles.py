@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3ecadf14fa6d033f
-#   text hash     191e8651d0f690db
+#   content hash  c4b47a84bec97cee
+#   text hash     dc5e89eb035fd9c1
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bbeb2ed004e8c224
-#   text hash     39b9173420414dd8
+#   content hash  96b03c754c8b6f20
+#   text hash     85361a840d800082
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bbeb2ed004e8c224
-#   text hash     97d11af8fa519d95
+#   content hash  96b03c754c8b6f20
+#   text hash     09b8557212a6c82c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

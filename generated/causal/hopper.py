@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bbeb2ed004e8c224
-#   text hash     298266de35b9f124
+#   content hash  96b03c754c8b6f20
+#   text hash     fa4d3e6b4b699e18
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

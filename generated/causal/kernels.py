@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bbeb2ed004e8c224
-#   text hash     a9c384031428ef6f
+#   content hash  96b03c754c8b6f20
+#   text hash     40ac85183556296a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bbeb2ed004e8c224
-#   text hash     4b6ada5970f1b6a8
+#   content hash  96b03c754c8b6f20
+#   text hash     d1ef4c2bd78fba56
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bbeb2ed004e8c224
-#   text hash     c6c43feeb88d3287
+#   content hash  96b03c754c8b6f20
+#   text hash     dcef811cde5fd06b
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

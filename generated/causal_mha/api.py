@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fcec8f94d932c5ea
-#   text hash     0cacee441cf685d0
+#   content hash  3c046826473e0386
+#   text hash     c63327268daf5987
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fcec8f94d932c5ea
-#   text hash     21e2662cb7acc530
+#   content hash  3c046826473e0386
+#   text hash     4ad63c4e852b6d08
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fcec8f94d932c5ea
-#   text hash     1d3df94341c75d2c
+#   content hash  3c046826473e0386
+#   text hash     1421687226065c8c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fcec8f94d932c5ea
-#   text hash     3de8a5dd3b3c5a7a
+#   content hash  3c046826473e0386
+#   text hash     a623f3772df8bc15
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fcec8f94d932c5ea
-#   text hash     becee4eb35823786
+#   content hash  3c046826473e0386
+#   text hash     c61873e5410ec5d3
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1772302dc355938c
-#   text hash     22cf7ced8690de6f
+#   content hash  2eca0bd5807b2365
+#   text hash     28bca6c5a1d979c4
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

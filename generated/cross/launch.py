@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1772302dc355938c
-#   text hash     63f7e18888be2a89
+#   content hash  2eca0bd5807b2365
+#   text hash     a935b99b667cf26c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1772302dc355938c
-#   text hash     c11f387f455732c5
+#   content hash  2eca0bd5807b2365
+#   text hash     0b19e3d234efee20
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1772302dc355938c
-#   text hash     3907c7e127d238cd
+#   content hash  2eca0bd5807b2365
+#   text hash     9593a74e12f4d955
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1772302dc355938c
-#   text hash     af2d6d4ee9a6dcc7
+#   content hash  2eca0bd5807b2365
+#   text hash     2c2b933c5b659b90
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

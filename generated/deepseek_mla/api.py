@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15bba84bac3c8b1b
-#   text hash     947e4d98dd76af46
+#   content hash  6ecb441b482eddc5
+#   text hash     a5d4dc4b67b234ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15bba84bac3c8b1b
-#   text hash     a9adb76fef649fcc
+#   content hash  6ecb441b482eddc5
+#   text hash     38ef559343b4ae35
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15bba84bac3c8b1b
-#   text hash     55429028bb516d8d
+#   content hash  6ecb441b482eddc5
+#   text hash     fe745166f570234e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

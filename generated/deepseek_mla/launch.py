@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15bba84bac3c8b1b
-#   text hash     e8760c3ab2140429
+#   content hash  6ecb441b482eddc5
+#   text hash     31e7843c2d799574
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

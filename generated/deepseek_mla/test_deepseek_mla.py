@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  15bba84bac3c8b1b
-#   text hash     73ed7f58d16234b4
+#   content hash  6ecb441b482eddc5
+#   text hash     57ed5b82734eb69c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

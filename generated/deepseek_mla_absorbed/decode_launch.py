@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b0bbf9bc274816ce
-#   text hash     52cc439dfe9e83d1
+#   content hash  b3f344cc11845e20
+#   text hash     59f6fa6f1d11c89f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

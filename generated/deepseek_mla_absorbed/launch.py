@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b0bbf9bc274816ce
-#   text hash     1c1d6b6c95e30afa
+#   content hash  b3f344cc11845e20
+#   text hash     64305f920e956fa0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96df406f58f3df2f
-#   text hash     d9664e85767aadc4
+#   content hash  fa9fdaed88af5536
+#   text hash     f6fa299600948a7b
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96df406f58f3df2f
-#   text hash     ae7048d3c39982f6
+#   content hash  fa9fdaed88af5536
+#   text hash     e530d264e61e0ffe
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

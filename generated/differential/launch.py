@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96df406f58f3df2f
-#   text hash     f193afe0edd57b42
+#   content hash  fa9fdaed88af5536
+#   text hash     8836a07f8c3aaca8
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96df406f58f3df2f
-#   text hash     20444879d106648b
+#   content hash  fa9fdaed88af5536
+#   text hash     26fe022099e8baab
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96df406f58f3df2f
-#   text hash     a8f97cb12e9778ac
+#   content hash  fa9fdaed88af5536
+#   text hash     988e0543b554a3e9
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d533cf00fd1f5bb
-#   text hash     6a6d22edaba76859
+#   content hash  ef058b818e32bd57
+#   text hash     3e8ce267d3c172b9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d533cf00fd1f5bb
-#   text hash     718d2ff96d6e16bd
+#   content hash  ef058b818e32bd57
+#   text hash     305eb324b3234a65
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

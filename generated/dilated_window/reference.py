@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d533cf00fd1f5bb
-#   text hash     3b572af49c6d2c9d
+#   content hash  ef058b818e32bd57
+#   text hash     61ef3812251a2178
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d533cf00fd1f5bb
-#   text hash     f65d1b496bc2c9d0
+#   content hash  ef058b818e32bd57
+#   text hash     b4cbcb633a9da75a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da9b15ba37427423
-#   text hash     838e42825ee24bad
+#   content hash  1cb7a84e65f16c26
+#   text hash     675d31ad64c5b983
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da9b15ba37427423
-#   text hash     ab30b2ad83dad046
+#   content hash  1cb7a84e65f16c26
+#   text hash     cd0994a4d58e0af6
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

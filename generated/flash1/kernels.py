@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da9b15ba37427423
-#   text hash     f7c8b8474539a3f8
+#   content hash  1cb7a84e65f16c26
+#   text hash     7f140d6cd2b2ea29
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

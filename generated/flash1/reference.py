@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da9b15ba37427423
-#   text hash     2cc4acbb4343e91a
+#   content hash  1cb7a84e65f16c26
+#   text hash     b5b46c0e5bc8322d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da9b15ba37427423
-#   text hash     bb323d1482f05b18
+#   content hash  1cb7a84e65f16c26
+#   text hash     fc18961d2b0c4422
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

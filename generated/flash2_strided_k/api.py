@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bab7e0605fa86f39
-#   text hash     72529e3ba48be813
+#   content hash  21f27c96608d0d6e
+#   text hash     cc24f834ccdb9bbe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bab7e0605fa86f39
-#   text hash     4c857d08ca92cd49
+#   content hash  21f27c96608d0d6e
+#   text hash     02e98958ee83070c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

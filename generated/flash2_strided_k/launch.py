@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bab7e0605fa86f39
-#   text hash     8f708dda9e341c4e
+#   content hash  21f27c96608d0d6e
+#   text hash     38cee7a5d9dfdb0a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

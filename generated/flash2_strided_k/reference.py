@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bab7e0605fa86f39
-#   text hash     eaa8d0eecdb8a0df
+#   content hash  21f27c96608d0d6e
+#   text hash     f48c4c4032143d8c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

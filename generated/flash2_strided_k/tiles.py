@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bab7e0605fa86f39
-#   text hash     ea068058a935e4c0
+#   content hash  21f27c96608d0d6e
+#   text hash     a93c3717771fa122
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  04b97070f5a3876a
-#   text hash     96c8815916ce2971
+#   content hash  9ce0b898c86d9e3b
+#   text hash     9b487cc9cd0d8a22
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

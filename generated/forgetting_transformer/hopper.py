@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  04b97070f5a3876a
-#   text hash     819b7e0a05f97463
+#   content hash  9ce0b898c86d9e3b
+#   text hash     a916f1f3893b663c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

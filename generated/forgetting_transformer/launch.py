@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  04b97070f5a3876a
-#   text hash     0fa4938b1a272c4f
+#   content hash  9ce0b898c86d9e3b
+#   text hash     12f6612ab6a9717a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  04b97070f5a3876a
-#   text hash     005dff1250b47200
+#   content hash  9ce0b898c86d9e3b
+#   text hash     189242468d60ee5c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

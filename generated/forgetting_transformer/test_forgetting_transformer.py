@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  04b97070f5a3876a
-#   text hash     09b45594bc285bbf
+#   content hash  9ce0b898c86d9e3b
+#   text hash     7a496344b0d9f1d0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

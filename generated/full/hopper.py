@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f48be25323d87a
-#   text hash     22feb091cb88ab2c
+#   content hash  a4a2d54730f2ac25
+#   text hash     29b1e1e130420372
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

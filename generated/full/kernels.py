@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f48be25323d87a
-#   text hash     3bc9ec4f3831e81f
+#   content hash  a4a2d54730f2ac25
+#   text hash     1b942f7c7b389db3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f48be25323d87a
-#   text hash     a775b0a00ee76320
+#   content hash  a4a2d54730f2ac25
+#   text hash     30a97588585828d6
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

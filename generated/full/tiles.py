@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f48be25323d87a
-#   text hash     2ee916a7ad6da956
+#   content hash  a4a2d54730f2ac25
+#   text hash     bc5cfcd4f08035bc
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

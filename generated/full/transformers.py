@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18f48be25323d87a
-#   text hash     306894a1f4046d4e
+#   content hash  a4a2d54730f2ac25
+#   text hash     29df355c6cdda353
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a35d3f370ee43054
-#   text hash     6260d72f98bbb71e
+#   content hash  150fa1e1657d06cd
+#   text hash     d92d24846d05ce51
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a35d3f370ee43054
-#   text hash     26a6a7380ba3baf8
+#   content hash  150fa1e1657d06cd
+#   text hash     23693e7109f4dcf1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a35d3f370ee43054
-#   text hash     004dc60c4d9b6a9a
+#   content hash  150fa1e1657d06cd
+#   text hash     1c4b0f8334286597
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a35d3f370ee43054
-#   text hash     e5cf9da709d3d42c
+#   content hash  150fa1e1657d06cd
+#   text hash     578099f47470e3a4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

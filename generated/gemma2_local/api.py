@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9deb8eb9e7222d52
-#   text hash     efa29e6d5da8e2b8
+#   content hash  d975202ca7e77ae8
+#   text hash     dfce9ece10901ebf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

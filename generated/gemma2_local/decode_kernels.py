@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9deb8eb9e7222d52
-#   text hash     b14a2003f722a7e0
+#   content hash  d975202ca7e77ae8
+#   text hash     9a59d8e5c912db23
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

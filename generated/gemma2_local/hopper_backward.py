@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9deb8eb9e7222d52
-#   text hash     3d49e81aa3da692c
+#   content hash  d975202ca7e77ae8
+#   text hash     14795efb8d1f4f29
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

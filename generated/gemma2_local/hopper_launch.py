@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9deb8eb9e7222d52
-#   text hash     55f5b0d108cf897a
+#   content hash  d975202ca7e77ae8
+#   text hash     d60185be807cef20
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9deb8eb9e7222d52
-#   text hash     06d127f7122ed81c
+#   content hash  d975202ca7e77ae8
+#   text hash     2ed6bb2be33ba47b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

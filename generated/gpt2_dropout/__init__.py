@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e4bee1e8233781d
-#   text hash     402cd8db13f2e827
+#   content hash  d159678f33b92612
+#   text hash     8500646343d2c7ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e4bee1e8233781d
-#   text hash     c25c6370209f68c9
+#   content hash  d159678f33b92612
+#   text hash     bb73625ede3a6042
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e4bee1e8233781d
-#   text hash     84d767dce54cf97b
+#   content hash  d159678f33b92612
+#   text hash     bcb555e5177db0e2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e4bee1e8233781d
-#   text hash     fdfcb16db2561511
+#   content hash  d159678f33b92612
+#   text hash     2fb646f926a3be7a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e4bee1e8233781d
-#   text hash     2e16b00212e4a9e7
+#   content hash  d159678f33b92612
+#   text hash     b1db9e709aea6db0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

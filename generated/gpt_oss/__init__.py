@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f1768e8db3138b5
-#   text hash     80a978613c5b5815
+#   content hash  79fd40e9ebba92ef
+#   text hash     9ede004451f75c8f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f1768e8db3138b5
-#   text hash     4e16d7d9518a88fe
+#   content hash  79fd40e9ebba92ef
+#   text hash     51be2fca4a21be73
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

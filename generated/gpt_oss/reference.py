@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f1768e8db3138b5
-#   text hash     4963f9133807badd
+#   content hash  79fd40e9ebba92ef
+#   text hash     63b562d618166b79
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f1768e8db3138b5
-#   text hash     e056dc5e76ce514b
+#   content hash  79fd40e9ebba92ef
+#   text hash     44edd16ba654948d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f1768e8db3138b5
-#   text hash     91687df7cedeabca
+#   content hash  79fd40e9ebba92ef
+#   text hash     41e64f2c870e8b55
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

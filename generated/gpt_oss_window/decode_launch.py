@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  161d55f92ed72764
-#   text hash     d9a69731dbfa5975
+#   content hash  4cbfad40ee5f9303
+#   text hash     73458d2d936e188e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

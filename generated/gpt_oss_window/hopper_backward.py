@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  161d55f92ed72764
-#   text hash     953825c1654b6180
+#   content hash  4cbfad40ee5f9303
+#   text hash     be4941e2ae1423cb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  161d55f92ed72764
-#   text hash     4675915c3d7101b1
+#   content hash  4cbfad40ee5f9303
+#   text hash     0ba3ef52579f63e3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

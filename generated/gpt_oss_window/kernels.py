@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  161d55f92ed72764
-#   text hash     53fbc0b3f181426d
+#   content hash  4cbfad40ee5f9303
+#   text hash     5bc3e94e5a52b7da
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  161d55f92ed72764
-#   text hash     e0e02a1dc280a3d2
+#   content hash  4cbfad40ee5f9303
+#   text hash     9c117fb85fe41447
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

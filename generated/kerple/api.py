@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb828aee8e26bb1a
-#   text hash     ab5fb6bb3113774f
+#   content hash  10d351d4e7a634a6
+#   text hash     1b3d6fa6c0f7ca89
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

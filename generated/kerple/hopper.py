@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb828aee8e26bb1a
-#   text hash     7093d4163e622ba3
+#   content hash  10d351d4e7a634a6
+#   text hash     a7e276a0e5eb01b9
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb828aee8e26bb1a
-#   text hash     c067580e6c46256a
+#   content hash  10d351d4e7a634a6
+#   text hash     b7b64b08f6e47b47
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

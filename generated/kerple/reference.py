@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb828aee8e26bb1a
-#   text hash     bd04a5f4592713af
+#   content hash  10d351d4e7a634a6
+#   text hash     e2707e1a7cdc5234
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb828aee8e26bb1a
-#   text hash     ee40b4a76524f680
+#   content hash  10d351d4e7a634a6
+#   text hash     bbaba6ec282bf359
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e338c10b74c5319
-#   text hash     84c804ed48638e6b
+#   content hash  923aa6b91377b0fc
+#   text hash     5c2b148f497d67db
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

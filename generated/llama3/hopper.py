@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e338c10b74c5319
-#   text hash     5c416e786bd4b808
+#   content hash  923aa6b91377b0fc
+#   text hash     c027a78aaee75032
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e338c10b74c5319
-#   text hash     337ef8928a75db2e
+#   content hash  923aa6b91377b0fc
+#   text hash     ea0c3ba11c5ea4d1
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e338c10b74c5319
-#   text hash     f437160c6fa4087a
+#   content hash  923aa6b91377b0fc
+#   text hash     edd8a11027744b43
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e338c10b74c5319
-#   text hash     25360b4a1b75b114
+#   content hash  923aa6b91377b0fc
+#   text hash     a75efc56449fa955
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8469bb35b642d705
-#   text hash     2b1f3191b12fd25b
+#   content hash  88d849b0d121f49f
+#   text hash     7beb0dd94beea8ec
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

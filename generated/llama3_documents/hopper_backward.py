@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8469bb35b642d705
-#   text hash     e7f2a551db4277de
+#   content hash  88d849b0d121f49f
+#   text hash     c44ec31d51a4e358
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8469bb35b642d705
-#   text hash     20d2fa32492ed9c5
+#   content hash  88d849b0d121f49f
+#   text hash     7f69465ba2c1dd2e
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

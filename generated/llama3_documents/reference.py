@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8469bb35b642d705
-#   text hash     369d656d38636239
+#   content hash  88d849b0d121f49f
+#   text hash     b8a2cf206df2e931
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8469bb35b642d705
-#   text hash     58e21120cf2e6698
+#   content hash  88d849b0d121f49f
+#   text hash     605d40046fe18651
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

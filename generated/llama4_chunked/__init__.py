@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80b9b55b85be06a2
-#   text hash     fce5cac8221f99e0
+#   content hash  cf1ff49aa4440729
+#   text hash     675f6530079f944f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80b9b55b85be06a2
-#   text hash     70aa3ac4eee72d9d
+#   content hash  cf1ff49aa4440729
+#   text hash     df38ef88ab982d88
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

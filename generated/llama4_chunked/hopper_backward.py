@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80b9b55b85be06a2
-#   text hash     d5176e72caf2bffa
+#   content hash  cf1ff49aa4440729
+#   text hash     356044fd266291e9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

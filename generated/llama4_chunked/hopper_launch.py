@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80b9b55b85be06a2
-#   text hash     da508c071b8bdccb
+#   content hash  cf1ff49aa4440729
+#   text hash     21d03bd490a4331b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

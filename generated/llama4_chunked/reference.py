@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80b9b55b85be06a2
-#   text hash     c30bf41590dee99e
+#   content hash  cf1ff49aa4440729
+#   text hash     d45375068cd102f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

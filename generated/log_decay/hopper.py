@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ddbd95fcef2c06cc
-#   text hash     521f9cb66575919c
+#   content hash  8073b65ef25cef54
+#   text hash     2dd35052968c8918
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

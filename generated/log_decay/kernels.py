@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ddbd95fcef2c06cc
-#   text hash     e5f235350f4f3ed7
+#   content hash  8073b65ef25cef54
+#   text hash     de146fad76404107
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

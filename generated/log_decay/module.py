@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ddbd95fcef2c06cc
-#   text hash     b23c59b7ee8283c4
+#   content hash  8073b65ef25cef54
+#   text hash     f2ff8c9e89f203be
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ddbd95fcef2c06cc
-#   text hash     a30f7d286f5b8b1a
+#   content hash  8073b65ef25cef54
+#   text hash     fc56a720df304930
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ddbd95fcef2c06cc
-#   text hash     318018574f30fc11
+#   content hash  8073b65ef25cef54
+#   text hash     13b9b8512ceb52f1
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

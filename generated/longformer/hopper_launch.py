@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05369901cff18476
-#   text hash     ef077758bf91a6bd
+#   content hash  a298f002c7cf70da
+#   text hash     fbf94ab99c794039
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

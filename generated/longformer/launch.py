@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05369901cff18476
-#   text hash     fbf29e869c0544c1
+#   content hash  a298f002c7cf70da
+#   text hash     6d76adfc1df195dd
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

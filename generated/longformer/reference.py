@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05369901cff18476
-#   text hash     55f27e0ee2005a75
+#   content hash  a298f002c7cf70da
+#   text hash     e456410ba4f362ff
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  05369901cff18476
-#   text hash     f5daf63892b7d9e7
+#   content hash  a298f002c7cf70da
+#   text hash     67e7f06e2eb5da4c
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

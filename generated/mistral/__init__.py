@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bcc1ff7ae44649a9
-#   text hash     7a7fd52958a4d952
+#   content hash  e086fa7a361f3852
+#   text hash     c55d0cb8466ba28e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

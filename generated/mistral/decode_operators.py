@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bcc1ff7ae44649a9
-#   text hash     52528bc55b0e20dc
+#   content hash  e086fa7a361f3852
+#   text hash     084e04e73f3f3955
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

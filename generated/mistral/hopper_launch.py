@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bcc1ff7ae44649a9
-#   text hash     9e26a255ed04aa02
+#   content hash  e086fa7a361f3852
+#   text hash     5f786e1f7de8cdee
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bcc1ff7ae44649a9
-#   text hash     0c44b99120d943f1
+#   content hash  e086fa7a361f3852
+#   text hash     f96ced361c1091da
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bcc1ff7ae44649a9
-#   text hash     857c513a0bda7079
+#   content hash  e086fa7a361f3852
+#   text hash     af8fc776c8167046
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

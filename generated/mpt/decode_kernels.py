@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a3005aaaad0ec87
-#   text hash     ad898d8ff7da22c8
+#   content hash  12ad6543c21f7f40
+#   text hash     0333d75c9e6ff121
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

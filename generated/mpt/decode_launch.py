@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a3005aaaad0ec87
-#   text hash     f4d594fb38a46886
+#   content hash  12ad6543c21f7f40
+#   text hash     a530ce763567003b
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

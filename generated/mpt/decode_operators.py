@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a3005aaaad0ec87
-#   text hash     04348afff4e2ecac
+#   content hash  12ad6543c21f7f40
+#   text hash     26bee3d11aebef9f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

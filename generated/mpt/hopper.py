@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a3005aaaad0ec87
-#   text hash     a385e3a21dd0d36e
+#   content hash  12ad6543c21f7f40
+#   text hash     8fda52a2e41ed231
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a3005aaaad0ec87
-#   text hash     011b2ac7b93c30ab
+#   content hash  12ad6543c21f7f40
+#   text hash     9659fab6bf2ae1cc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a3005aaaad0ec87
-#   text hash     6d5e25e399f3ded6
+#   content hash  12ad6543c21f7f40
+#   text hash     5cb19631e3fee8a3
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ed1dbf56f5f58ad
-#   text hash     d3a2bc3480d3e644
+#   content hash  a0117995dd42f461
+#   text hash     82df95afcbccbb7e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

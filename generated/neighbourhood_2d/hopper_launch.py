@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ed1dbf56f5f58ad
-#   text hash     c9086c570e6cb14a
+#   content hash  a0117995dd42f461
+#   text hash     5a0582d60ba37a09
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ed1dbf56f5f58ad
-#   text hash     8403d06a27154846
+#   content hash  a0117995dd42f461
+#   text hash     3147f14afcaf6b2f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

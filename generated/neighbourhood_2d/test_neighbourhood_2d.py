@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ed1dbf56f5f58ad
-#   text hash     708ad4f49bd399e0
+#   content hash  a0117995dd42f461
+#   text hash     048cb733c068bb43
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c2debc307c386c96
-#   text hash     6547d1dd38c5e38c
+#   content hash  1415f83389674da2
+#   text hash     6c7b537d324274a8
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

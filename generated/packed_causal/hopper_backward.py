@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c2debc307c386c96
-#   text hash     454d26d495c9b9f7
+#   content hash  1415f83389674da2
+#   text hash     3b2929b44976cdd8
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c2debc307c386c96
-#   text hash     37ca014bd53d4af6
+#   content hash  1415f83389674da2
+#   text hash     d963a07d68b72d97
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

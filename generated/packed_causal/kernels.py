@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c2debc307c386c96
-#   text hash     410414f22666c4df
+#   content hash  1415f83389674da2
+#   text hash     04b09a3854cd64a4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

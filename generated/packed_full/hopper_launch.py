@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c72aec2850aacdf
-#   text hash     99b639444ca7a9a7
+#   content hash  136aa34482006244
+#   text hash     13e6d33d45e387a5
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

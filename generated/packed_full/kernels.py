@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c72aec2850aacdf
-#   text hash     1b71be6bf433e1c5
+#   content hash  136aa34482006244
+#   text hash     a5c790dc5dcc257b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c72aec2850aacdf
-#   text hash     7a81d99aaf37994a
+#   content hash  136aa34482006244
+#   text hash     5f06f5aa73f2a530
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

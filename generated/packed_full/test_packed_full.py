@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c72aec2850aacdf
-#   text hash     5c03c75d3b6b8f6c
+#   content hash  136aa34482006244
+#   text hash     95edb8d257dbb37a
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c72aec2850aacdf
-#   text hash     c035e4facc895ca1
+#   content hash  136aa34482006244
+#   text hash     9b4bce39c198f616
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de8b973ad9f75cc6
-#   text hash     d40447d15b8fa72e
+#   content hash  0ca939acc09bc1c9
+#   text hash     d82e8eb556378100
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

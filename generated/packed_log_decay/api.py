@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de8b973ad9f75cc6
-#   text hash     ac17ad090501ffab
+#   content hash  0ca939acc09bc1c9
+#   text hash     c5ddfa897f07e8cb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de8b973ad9f75cc6
-#   text hash     db274bdbe42360f4
+#   content hash  0ca939acc09bc1c9
+#   text hash     36f71d2d962059eb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de8b973ad9f75cc6
-#   text hash     6eb5c5b8a8005a95
+#   content hash  0ca939acc09bc1c9
+#   text hash     2e26bc780e8a4076
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de8b973ad9f75cc6
-#   text hash     b8e88d2287c109c7
+#   content hash  0ca939acc09bc1c9
+#   text hash     c1e6d0addbb1b2eb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

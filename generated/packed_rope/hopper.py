@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f67b39f409ca205a
-#   text hash     58cd72f3b789549b
+#   content hash  c6f740871d88d010
+#   text hash     e7132beb69b3c63d
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f67b39f409ca205a
-#   text hash     1085f9c20a570acb
+#   content hash  c6f740871d88d010
+#   text hash     27f4e577e6cc21f6
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

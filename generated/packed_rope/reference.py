@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f67b39f409ca205a
-#   text hash     b83aa5d2bb504b62
+#   content hash  c6f740871d88d010
+#   text hash     9b677957cfed1611
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f67b39f409ca205a
-#   text hash     648429e046bd410e
+#   content hash  c6f740871d88d010
+#   text hash     2e7a0ef66ff3a002
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f67b39f409ca205a
-#   text hash     dec5fa98cc965d15
+#   content hash  c6f740871d88d010
+#   text hash     da0db0a2561cb371
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

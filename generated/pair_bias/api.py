@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f4c9e87499fcca95
-#   text hash     bb92fc1d435488db
+#   content hash  4541842d25387d22
+#   text hash     175ada90a0acf218
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

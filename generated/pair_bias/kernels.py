@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f4c9e87499fcca95
-#   text hash     5fb465d3edfbcfa3
+#   content hash  4541842d25387d22
+#   text hash     ed4ae17229fddd1f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

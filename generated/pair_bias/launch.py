@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f4c9e87499fcca95
-#   text hash     f948b09653201078
+#   content hash  4541842d25387d22
+#   text hash     e0c8bce1c39df1dc
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

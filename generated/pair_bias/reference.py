@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f4c9e87499fcca95
-#   text hash     0ff5410aba74d9a0
+#   content hash  4541842d25387d22
+#   text hash     914bfa0747b1cd8f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f06e108a74bb3047
-#   text hash     4b44ea904fc74c82
+#   content hash  44858c61b7eb44c1
+#   text hash     888aa78b4fe5ad08
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

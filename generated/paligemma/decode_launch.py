@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f06e108a74bb3047
-#   text hash     6ecce8baed1f5e1b
+#   content hash  44858c61b7eb44c1
+#   text hash     984d2eb554912f87
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

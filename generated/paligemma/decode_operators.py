@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f06e108a74bb3047
-#   text hash     5999c3adbf500494
+#   content hash  44858c61b7eb44c1
+#   text hash     eaa26f31072102b0
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

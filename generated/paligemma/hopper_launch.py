@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f06e108a74bb3047
-#   text hash     9b5389890b93caa7
+#   content hash  44858c61b7eb44c1
+#   text hash     5c555ee6a376f8bf
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

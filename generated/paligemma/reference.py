@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f06e108a74bb3047
-#   text hash     1a4d291ea044787b
+#   content hash  44858c61b7eb44c1
+#   text hash     8f9e09ab6140bd7a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

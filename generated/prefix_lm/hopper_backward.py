@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b90f9a749641ed25
-#   text hash     2e4e758a7af41e8a
+#   content hash  b9d57f0424d403ac
+#   text hash     7c23da594952cde8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

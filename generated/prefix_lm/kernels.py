@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b90f9a749641ed25
-#   text hash     da4daac0fabd5388
+#   content hash  b9d57f0424d403ac
+#   text hash     bbba4edd3d72c47b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b90f9a749641ed25
-#   text hash     516ae92a4b05f36f
+#   content hash  b9d57f0424d403ac
+#   text hash     5b017ecf58d99049
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b90f9a749641ed25
-#   text hash     74047644a3fae2ee
+#   content hash  b9d57f0424d403ac
+#   text hash     38695a4a4cec32f8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

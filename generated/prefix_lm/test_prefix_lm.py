@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b90f9a749641ed25
-#   text hash     b3e699a43e4efadd
+#   content hash  b9d57f0424d403ac
+#   text hash     1f5a96c1a90a46b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

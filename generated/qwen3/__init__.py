@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a8e77ed551bb18b6
-#   text hash     228e24b4e1fc2c82
+#   content hash  549bb2b8503f1042
+#   text hash     b56311ec7dc2b9ab
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a8e77ed551bb18b6
-#   text hash     fe4471b4b2f4c035
+#   content hash  549bb2b8503f1042
+#   text hash     0ddf10c21a7f2f60
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a8e77ed551bb18b6
-#   text hash     eb088dac46d83a23
+#   content hash  549bb2b8503f1042
+#   text hash     931dc95307ad766c
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

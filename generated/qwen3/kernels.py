@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a8e77ed551bb18b6
-#   text hash     3e5eb516461fb40a
+#   content hash  549bb2b8503f1042
+#   text hash     a7ad3b95797dfa33
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

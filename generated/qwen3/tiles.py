@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a8e77ed551bb18b6
-#   text hash     c928e60de40f8ec0
+#   content hash  549bb2b8503f1042
+#   text hash     f55cb8afdbe25f79
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7047f391c18e6a48
-#   text hash     e679d01e640a57b9
+#   content hash  019fe9324f0b23c8
+#   text hash     fd36c7053e142f41
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7047f391c18e6a48
-#   text hash     eb86c7e03f910537
+#   content hash  019fe9324f0b23c8
+#   text hash     f0bf4f4a27f63848
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

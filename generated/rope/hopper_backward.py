@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7047f391c18e6a48
-#   text hash     3879ecacae987ebf
+#   content hash  019fe9324f0b23c8
+#   text hash     2b7ac094dbe9f8c9
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7047f391c18e6a48
-#   text hash     c74bc4fd68fa40f0
+#   content hash  019fe9324f0b23c8
+#   text hash     33a9c7594131ba45
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

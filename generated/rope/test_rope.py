@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7047f391c18e6a48
-#   text hash     f10505a4dfd42eba
+#   content hash  019fe9324f0b23c8
+#   text hash     636c48a0b36802e7
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7047f391c18e6a48
-#   text hash     44a5e6d928e7dafc
+#   content hash  019fe9324f0b23c8
+#   text hash     6312f580e3455c0f
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

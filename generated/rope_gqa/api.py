@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d96472eb9c504d23
-#   text hash     0ad5b054c77ac63f
+#   content hash  ee2214525824ab6c
+#   text hash     f96ae8aa36af049e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

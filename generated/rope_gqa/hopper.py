@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d96472eb9c504d23
-#   text hash     dbfe37ebd9289575
+#   content hash  ee2214525824ab6c
+#   text hash     b9ec19ebff559cdf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

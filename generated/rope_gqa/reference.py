@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d96472eb9c504d23
-#   text hash     a4befff359d0cf87
+#   content hash  ee2214525824ab6c
+#   text hash     82e9c1a6903b34fd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d96472eb9c504d23
-#   text hash     cc92530f1891d94f
+#   content hash  ee2214525824ab6c
+#   text hash     5bb5b30ef1f1d618
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d96472eb9c504d23
-#   text hash     30f8b1ffc9ec66fa
+#   content hash  ee2214525824ab6c
+#   text hash     5d89bfc7e2c3f1a5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

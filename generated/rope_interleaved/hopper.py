@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b7a0e1f19904e699
-#   text hash     6412f494c4a1fff9
+#   content hash  f70a4a60fedf287c
+#   text hash     92559107798dcbd8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

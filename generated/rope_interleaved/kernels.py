@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b7a0e1f19904e699
-#   text hash     c8c06f39d442d30f
+#   content hash  f70a4a60fedf287c
+#   text hash     57cbd7c7920cf227
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

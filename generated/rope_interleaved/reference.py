@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b7a0e1f19904e699
-#   text hash     a6d899627ab6ee5f
+#   content hash  f70a4a60fedf287c
+#   text hash     b357424cd3f083a2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b7a0e1f19904e699
-#   text hash     6987bd59c666d783
+#   content hash  f70a4a60fedf287c
+#   text hash     e30c5283b5df6327
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

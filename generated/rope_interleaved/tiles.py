@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b7a0e1f19904e699
-#   text hash     d8b86048c6468f49
+#   content hash  f70a4a60fedf287c
+#   text hash     7d17949d26abd720
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  64849a269b3bac72
-#   text hash     6e81b6d55ea909aa
+#   content hash  39b308e7d5d93976
+#   text hash     9ee4f45527424c80
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  64849a269b3bac72
-#   text hash     e3d2b5f80e9a0049
+#   content hash  39b308e7d5d93976
+#   text hash     87a308e41766ca48
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

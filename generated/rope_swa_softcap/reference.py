@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  64849a269b3bac72
-#   text hash     54d07ba73bdd41c9
+#   content hash  39b308e7d5d93976
+#   text hash     52133ffb41ef0218
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  64849a269b3bac72
-#   text hash     5e3aaa4f18aa04ea
+#   content hash  39b308e7d5d93976
+#   text hash     a27d1671246662aa
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

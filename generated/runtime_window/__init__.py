@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad38604ddba3f27f
-#   text hash     893e45282f6deb61
+#   content hash  17f494a8ed5e8bf4
+#   text hash     313056ac3bb206ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad38604ddba3f27f
-#   text hash     746d2cd440add819
+#   content hash  17f494a8ed5e8bf4
+#   text hash     c23b99b71dd25e49
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad38604ddba3f27f
-#   text hash     5885e4e00a0645c9
+#   content hash  17f494a8ed5e8bf4
+#   text hash     57263d2c6b98c872
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

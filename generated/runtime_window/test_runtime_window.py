@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad38604ddba3f27f
-#   text hash     468c7cc48279d48f
+#   content hash  17f494a8ed5e8bf4
+#   text hash     e0d52fc709d8419d
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

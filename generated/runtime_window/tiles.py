@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad38604ddba3f27f
-#   text hash     f7554bb233199fd8
+#   content hash  17f494a8ed5e8bf4
+#   text hash     66b9b49ff49fd691
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

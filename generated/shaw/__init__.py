@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  811d1b34e47115de
-#   text hash     23c5ab16ee08f4cb
+#   content hash  de2261bfc6e0e11b
+#   text hash     97bd5882d5f6ac61
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  811d1b34e47115de
-#   text hash     2a935a050af1d6f6
+#   content hash  de2261bfc6e0e11b
+#   text hash     1b067ad9b7e54137
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  811d1b34e47115de
-#   text hash     d99f43c13e2d4694
+#   content hash  de2261bfc6e0e11b
+#   text hash     a5b608aaf05589f0
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

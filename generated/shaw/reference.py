@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  811d1b34e47115de
-#   text hash     7277ca33097e3adb
+#   content hash  de2261bfc6e0e11b
+#   text hash     76a46ae08d3b5457
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  811d1b34e47115de
-#   text hash     1de2420be2db7525
+#   content hash  de2261bfc6e0e11b
+#   text hash     36c970dfb4ff3996
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8e0c120da88797d6
-#   text hash     3aac517a9f5c4447
+#   content hash  6f9449a749cec25d
+#   text hash     de69b6582936edc4
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8e0c120da88797d6
-#   text hash     b602b92253cd1b5b
+#   content hash  6f9449a749cec25d
+#   text hash     c1ec05f2ef833bb7
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

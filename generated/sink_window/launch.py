@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8e0c120da88797d6
-#   text hash     044ea1a2bfac383b
+#   content hash  6f9449a749cec25d
+#   text hash     d7bcd785e8dbe3f2
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

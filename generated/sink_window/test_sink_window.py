@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8e0c120da88797d6
-#   text hash     203475ddb451345a
+#   content hash  6f9449a749cec25d
+#   text hash     aedfbce45f4d44bc
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d4522d4dc4384b7
-#   text hash     65da2629cd43ccc6
+#   content hash  796997258d4b95a4
+#   text hash     540882f7a3d25dfc
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

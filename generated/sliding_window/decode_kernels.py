@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d4522d4dc4384b7
-#   text hash     9f715f0a9a40da8d
+#   content hash  796997258d4b95a4
+#   text hash     4836365f15750805
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

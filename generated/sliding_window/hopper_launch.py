@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d4522d4dc4384b7
-#   text hash     fe8cf3ffc6bd9ba3
+#   content hash  796997258d4b95a4
+#   text hash     06d10665a94fc5f1
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

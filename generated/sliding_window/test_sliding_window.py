@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d4522d4dc4384b7
-#   text hash     d1e76708e7e21112
+#   content hash  796997258d4b95a4
+#   text hash     60ef1cfa809a6218
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

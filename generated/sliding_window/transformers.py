@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d4522d4dc4384b7
-#   text hash     e1c44923d205ce0b
+#   content hash  796997258d4b95a4
+#   text hash     92d44aed91323f0c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

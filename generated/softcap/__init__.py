@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe47968451e9a932
-#   text hash     eb64c80d2029418f
+#   content hash  f9836d8692d7e777
+#   text hash     0a0ae745d159b15b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe47968451e9a932
-#   text hash     b5116e2fa85e4f94
+#   content hash  f9836d8692d7e777
+#   text hash     c8ecd81b7c04fdd9
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

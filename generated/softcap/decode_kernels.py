@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe47968451e9a932
-#   text hash     0826f5ccf0a8029f
+#   content hash  f9836d8692d7e777
+#   text hash     d5753315260e9784
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe47968451e9a932
-#   text hash     fa35d9950df9a5e0
+#   content hash  f9836d8692d7e777
+#   text hash     a681ba5b685a8616
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

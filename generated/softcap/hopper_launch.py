@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe47968451e9a932
-#   text hash     2eb27d75048c101d
+#   content hash  f9836d8692d7e777
+#   text hash     88060499d5640bd9
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c7581c2b8c14e48b
-#   text hash     c4b0be258d4fc764
+#   content hash  79409d7740b73878
+#   text hash     eba0f8ac01de21b5
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

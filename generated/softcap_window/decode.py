@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c7581c2b8c14e48b
-#   text hash     db7765dfdb434854
+#   content hash  79409d7740b73878
+#   text hash     555769023ef963b1
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c7581c2b8c14e48b
-#   text hash     ae37705ab21b9038
+#   content hash  79409d7740b73878
+#   text hash     d86b49d95fe35dcf
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c7581c2b8c14e48b
-#   text hash     4b5f21533e506c59
+#   content hash  79409d7740b73878
+#   text hash     633aa19a4bdb85a5
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c7581c2b8c14e48b
-#   text hash     38992dac6bc85147
+#   content hash  79409d7740b73878
+#   text hash     3a41d0cf9983107f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4c824daa549d639
-#   text hash     b3d69aeeaca3c9bb
+#   content hash  1366b4f70f41b5a4
+#   text hash     39f2904f2e381474
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4c824daa549d639
-#   text hash     38b34b5804f53dba
+#   content hash  1366b4f70f41b5a4
+#   text hash     bf537a50aaa58ab9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

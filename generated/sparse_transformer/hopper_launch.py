@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4c824daa549d639
-#   text hash     cecc753cb9079a68
+#   content hash  1366b4f70f41b5a4
+#   text hash     b118948c2496f7ad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4c824daa549d639
-#   text hash     3188299b9eb075c2
+#   content hash  1366b4f70f41b5a4
+#   text hash     1a0f2852e02609ed
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

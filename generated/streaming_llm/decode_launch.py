@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  273d36ac416d36a3
-#   text hash     51dfc89695c808f8
+#   content hash  d6ffca95f889fe62
+#   text hash     d25d370c50c1fa9d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

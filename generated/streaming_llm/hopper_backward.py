@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  273d36ac416d36a3
-#   text hash     0c8192fe9d1fb73e
+#   content hash  d6ffca95f889fe62
+#   text hash     c12c5dd05998bb1d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  273d36ac416d36a3
-#   text hash     81f28cc9d7c88922
+#   content hash  d6ffca95f889fe62
+#   text hash     8d5d3e016c62d0fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

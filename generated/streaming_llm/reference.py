@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  273d36ac416d36a3
-#   text hash     2d9b41a631be9f08
+#   content hash  d6ffca95f889fe62
+#   text hash     697eebc0adcea16c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  273d36ac416d36a3
-#   text hash     f3ce575808c4a50f
+#   content hash  d6ffca95f889fe62
+#   text hash     4d21c168ad56d17d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd8cb75d89978226
-#   text hash     bd226b3536818e5e
+#   content hash  7039cf25759af456
+#   text hash     322dbf71c7cb7b56
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

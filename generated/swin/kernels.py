@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd8cb75d89978226
-#   text hash     015ab6b5499db04c
+#   content hash  7039cf25759af456
+#   text hash     cfe9b7b18f7bbdeb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

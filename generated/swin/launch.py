@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd8cb75d89978226
-#   text hash     049b9a7bedb525ba
+#   content hash  7039cf25759af456
+#   text hash     29d21a3fbcef14e6
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd8cb75d89978226
-#   text hash     4d5090a6f70032d3
+#   content hash  7039cf25759af456
+#   text hash     88d984de876c1a90
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd8cb75d89978226
-#   text hash     1be29b8784098473
+#   content hash  7039cf25759af456
+#   text hash     c2025c08e120dd7d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ee17e61ce38e45c3
-#   text hash     14507001cd63c7b4
+#   content hash  8724834200803397
+#   text hash     cf693947b9b5d11f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ee17e61ce38e45c3
-#   text hash     6160dfc55e5543fe
+#   content hash  8724834200803397
+#   text hash     0fca12d3443efd77
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

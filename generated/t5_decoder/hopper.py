@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ee17e61ce38e45c3
-#   text hash     dd69f2082e73dc43
+#   content hash  8724834200803397
+#   text hash     a5aa88993c0f0ccf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ee17e61ce38e45c3
-#   text hash     ff2ced266d9116e4
+#   content hash  8724834200803397
+#   text hash     79c0f253d351295f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

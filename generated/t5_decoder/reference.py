@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ee17e61ce38e45c3
-#   text hash     d417feee339c5ab9
+#   content hash  8724834200803397
+#   text hash     3fcfda1a895da1d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5f62d0944bbb3867
-#   text hash     a44fda790d24b7d0
+#   content hash  cc188c8a8e0ae94f
+#   text hash     047c97593b98de77
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

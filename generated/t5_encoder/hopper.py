@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5f62d0944bbb3867
-#   text hash     d52a5a49bb9c66c8
+#   content hash  cc188c8a8e0ae94f
+#   text hash     b141bc1d11827f8b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

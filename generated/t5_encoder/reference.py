@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5f62d0944bbb3867
-#   text hash     429e0dce3468c244
+#   content hash  cc188c8a8e0ae94f
+#   text hash     b884a2520bdd54af
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

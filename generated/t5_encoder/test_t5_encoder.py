@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5f62d0944bbb3867
-#   text hash     91b4c9efcc2ea7e7
+#   content hash  cc188c8a8e0ae94f
+#   text hash     83221421f815e9c3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

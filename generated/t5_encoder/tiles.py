@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5f62d0944bbb3867
-#   text hash     9e25dd25b24340d5
+#   content hash  cc188c8a8e0ae94f
+#   text hash     45eb9a2ec474e287
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

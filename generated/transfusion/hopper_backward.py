@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf394e92442d877b
-#   text hash     bf9abfd726d0f619
+#   content hash  dfbc46f3b098daa6
+#   text hash     63c8e61d99dfc0ba
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf394e92442d877b
-#   text hash     0e0e97e56221aa0e
+#   content hash  dfbc46f3b098daa6
+#   text hash     ce7589c02231cce7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf394e92442d877b
-#   text hash     f1855629d2a5889a
+#   content hash  dfbc46f3b098daa6
+#   text hash     ae7eebeed9c433d3
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

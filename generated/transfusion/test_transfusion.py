@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf394e92442d877b
-#   text hash     46fdf7c5c2349517
+#   content hash  dfbc46f3b098daa6
+#   text hash     8b25b149035ac2c5
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf394e92442d877b
-#   text hash     de4d5f4572bcc875
+#   content hash  dfbc46f3b098daa6
+#   text hash     a0b862f80aced194
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

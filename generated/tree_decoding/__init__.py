@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e91989fc18bb02a
-#   text hash     1e1e2fa825b46900
+#   content hash  311b8260c387e306
+#   text hash     fae13deaee09e3de
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e91989fc18bb02a
-#   text hash     7bf42a017a1c313a
+#   content hash  311b8260c387e306
+#   text hash     2a04d2160ecf89c5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e91989fc18bb02a
-#   text hash     cd72a023b7e39a21
+#   content hash  311b8260c387e306
+#   text hash     972ca6f26b1f7ec6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

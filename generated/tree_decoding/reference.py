@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e91989fc18bb02a
-#   text hash     cebadab72e8d6544
+#   content hash  311b8260c387e306
+#   text hash     66523f8ec14f701e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

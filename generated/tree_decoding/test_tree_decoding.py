@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6e91989fc18bb02a
-#   text hash     4109e77cde4a9ff8
+#   content hash  311b8260c387e306
+#   text hash     bee0b4ddebe6e177
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

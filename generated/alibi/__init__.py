@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50d625f9d15be071
-#   text hash     e8fbae2b3a40d3e4
+#   content hash  1c8646b7cdb8e1b7
+#   text hash     350ef24e5a29c1c6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

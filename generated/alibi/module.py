@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50d625f9d15be071
-#   text hash     fc32224e65df77a3
+#   content hash  1c8646b7cdb8e1b7
+#   text hash     6bfcffcbd4fb8153
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50d625f9d15be071
-#   text hash     ecae790153245ba9
+#   content hash  1c8646b7cdb8e1b7
+#   text hash     fcfbf02fa606a8a5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

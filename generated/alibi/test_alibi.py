@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50d625f9d15be071
-#   text hash     f59302e0435285d3
+#   content hash  1c8646b7cdb8e1b7
+#   text hash     39275eee08b83b50
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  063334a2757ea810
-#   text hash     6a10d521305bd0ef
+#   content hash  5bd44b486f52ee68
+#   text hash     162c2330a1a97755
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  063334a2757ea810
-#   text hash     4089d9810a0a8b06
+#   content hash  5bd44b486f52ee68
+#   text hash     75913513b67f3c83
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

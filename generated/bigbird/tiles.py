@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  063334a2757ea810
-#   text hash     cb128f322f78265b
+#   content hash  5bd44b486f52ee68
+#   text hash     0bcf53362e102d77
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

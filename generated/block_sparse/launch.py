@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea8fd51340078771
-#   text hash     4cae976bf0627219
+#   content hash  d52aa2d57e504dfb
+#   text hash     76449e5fb28b212a
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

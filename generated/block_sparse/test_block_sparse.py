@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea8fd51340078771
-#   text hash     3e120e4b26d6e277
+#   content hash  d52aa2d57e504dfb
+#   text hash     80abedbb694fa4a1
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

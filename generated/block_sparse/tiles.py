@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ea8fd51340078771
-#   text hash     036f62f689c5df33
+#   content hash  d52aa2d57e504dfb
+#   text hash     333260a6169c8b7d
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

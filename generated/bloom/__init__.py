@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4dde01af4e8ecc36
-#   text hash     8d0a36519e1884de
+#   content hash  7e8aab21979dc448
+#   text hash     85b31e774f0ad20d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

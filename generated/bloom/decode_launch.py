@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4dde01af4e8ecc36
-#   text hash     a3dbb6b30660cddf
+#   content hash  7e8aab21979dc448
+#   text hash     cec873b0c3baee1b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4dde01af4e8ecc36
-#   text hash     16b6a64b330563be
+#   content hash  7e8aab21979dc448
+#   text hash     12aa57734bad0714
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4dde01af4e8ecc36
-#   text hash     347d4cee4ba8f9a8
+#   content hash  7e8aab21979dc448
+#   text hash     5065e97a99b429c2
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4dde01af4e8ecc36
-#   text hash     b8b400a43955a01d
+#   content hash  7e8aab21979dc448
+#   text hash     9325ba7061b9ade1
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

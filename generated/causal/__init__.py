@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5b3a2ac70c9565f
-#   text hash     81e4e4b733f4f7b3
+#   content hash  5b44fa4fac46d2de
+#   text hash     031f9db4a29a1b28
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5b3a2ac70c9565f
-#   text hash     82f68824f028f175
+#   content hash  5b44fa4fac46d2de
+#   text hash     39ac370da9f1b0af
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5b3a2ac70c9565f
-#   text hash     649a352f33f30997
+#   content hash  5b44fa4fac46d2de
+#   text hash     9a44f092435b71ea
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

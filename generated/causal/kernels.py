@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5b3a2ac70c9565f
-#   text hash     25124aa149ec2b2a
+#   content hash  5b44fa4fac46d2de
+#   text hash     f391193077da316f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5b3a2ac70c9565f
-#   text hash     1de2c184737f0dc3
+#   content hash  5b44fa4fac46d2de
+#   text hash     c73c3ce2997b2278
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5b3a2ac70c9565f
-#   text hash     48e6715b5c31f331
+#   content hash  5b44fa4fac46d2de
+#   text hash     ca5c36a84c4df140
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34da21277f45df49
-#   text hash     634c1ffe35c8402e
+#   content hash  f560ac1a14e98c3f
+#   text hash     45f8d2c5e9efc6df
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34da21277f45df49
-#   text hash     19bd0c835a458903
+#   content hash  f560ac1a14e98c3f
+#   text hash     4ecd411795a3ec49
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34da21277f45df49
-#   text hash     08fa86a469e448c9
+#   content hash  f560ac1a14e98c3f
+#   text hash     e5940173ead1b11c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

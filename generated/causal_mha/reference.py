@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34da21277f45df49
-#   text hash     4afa503f1c3e3d75
+#   content hash  f560ac1a14e98c3f
+#   text hash     ecae34b3af97929e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

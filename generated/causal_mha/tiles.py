@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34da21277f45df49
-#   text hash     0773af8edadd61e5
+#   content hash  f560ac1a14e98c3f
+#   text hash     7a440e6148483abd
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4b06b49dec2511d
-#   text hash     23abbb8dd7034e18
+#   content hash  e04d6cc0f46fadcc
+#   text hash     adc2b42e49e3dad1
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

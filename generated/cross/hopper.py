@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4b06b49dec2511d
-#   text hash     fbf46e549f93ae3c
+#   content hash  e04d6cc0f46fadcc
+#   text hash     f50332d993e3c32e
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4b06b49dec2511d
-#   text hash     2b1374989cb86eab
+#   content hash  e04d6cc0f46fadcc
+#   text hash     70640237d271e7b3
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4b06b49dec2511d
-#   text hash     37e1e2424724c7a6
+#   content hash  e04d6cc0f46fadcc
+#   text hash     1a772342f8075ec4
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4b06b49dec2511d
-#   text hash     bd8c98877d300287
+#   content hash  e04d6cc0f46fadcc
+#   text hash     39d79b0a0e4b12cc
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4b06b49dec2511d
-#   text hash     9944db403c206ce6
+#   content hash  e04d6cc0f46fadcc
+#   text hash     aebe943cd8e3babf
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  133554de2f084682
-#   text hash     f30d6ed4b03b12ad
+#   content hash  ad69da042b1a1625
+#   text hash     4a04b91cc6d89ed0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

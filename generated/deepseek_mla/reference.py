@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  133554de2f084682
-#   text hash     6ea2b2dd6d15b8c3
+#   content hash  ad69da042b1a1625
+#   text hash     e893a5810e7f59df
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  133554de2f084682
-#   text hash     af37b962daa10a2c
+#   content hash  ad69da042b1a1625
+#   text hash     17d3e6dd34cb6fed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  133554de2f084682
-#   text hash     bd28afb7b50653aa
+#   content hash  ad69da042b1a1625
+#   text hash     22c5b18a59ed30d5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

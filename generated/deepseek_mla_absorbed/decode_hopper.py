@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d81eb0fba6cb701f
-#   text hash     aaee3c92ce750b0b
+#   content hash  d6f4450dd8650233
+#   text hash     0c4e5798975139ed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
-"""`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; names as at the head of that file.
+"""`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
 Keys have 576 columns, of which the first 512 are values, too. A program has a tile of BLOCK_M = 64 rows. In it one warp
 loads tiles of BLOCK_N keys, and three workers of four warps each share what is done with a tile:
@@ -25,15 +25,38 @@ Tensors in shared memory
     q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; those behind stay in registers, q_rest
     k_buffer        [2 * STAGES, BLOCK_N, 256]: columns 0 to 511 of keys, a half of them for each half of a stage
     rest_buffer     [STAGES, BLOCK_N, 64]: the columns behind, which come with the first half
-    k_boxes, ..     the same memory as copies fill it, [.., 1, 1, ROWS, 64]: all boxes of 64 columns, then the next ones
+    k_boxes         k_buffer as copies fill it, [8 * BOXES, 1, 1, ROWS, 64]: all boxes of 64 columns, then the next ones
+    rest_boxes      rest_buffer likewise, [BOXES, 1, 1, ROWS, 64]
     p_buffer        [2, BLOCK_M, BLOCK_N]: weights
-    shrinks         [2, BLOCK_M], and shares [BLOCK_M], float32: what an earlier and the last sum is multiplied by
+    shrinks         [2, BLOCK_M], float32: for each tile of weights, what the sums before are multiplied by
+    shares          [BLOCK_M], float32: what the last sums are multiplied by
 
 Layouts
     SCORES     [BLOCK_M, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
     OUT        [BLOCK_M, 256], likewise
     SUMS       [BLOCK_M, 8]: each thread adds up its own columns of SCORES
     WIDE       [rows, 64], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    sequences         what all warps take of the kernel's parameters: what they find sequences and splits by
+    arguments, results, places
+                      what score_keys, add_values and load_keys take of the others
+    keys, boxes       k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers
+    weights, totals   p_buffer with its barriers, and shrinks; shares with its barrier
+    k_ready, k_free   for each half of a stage a barrier that it is ready, and one that it is free
+    p_ready, p_free   for each tile of weights a barrier that it is there, and one that no worker needs it any more
+    shares_ready      a barrier that shares are there
+    STAGES            stages of the buffers of keys
+    at                tiles so far: this one has stage at % STAGES, in round at // STAGES
+    phase             a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    turn              which of the two tiles of weights is at hand
+    WORKER            which of the two workers that add values this is
+    ROWS, BOXES       keys of a box, and how many boxes all stages have for 64 columns
+    LAYOUT            the layout of tiles whose rows are asked for
+    q_place           where the rows of a tile begin in q
+    place             rows of a tile; of k_buffer, a half of a stage
+    page, slot        a box's page, or without pages its sequence, and its place there; `slot` of splits as in
+                      decode_kernels.py
 """
 
 import triton.language as tl

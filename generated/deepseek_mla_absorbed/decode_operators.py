@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d81eb0fba6cb701f
-#   text hash     99fc03666c9377c4
+#   content hash  d6f4450dd8650233
+#   text hash     d7815281018af0aa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

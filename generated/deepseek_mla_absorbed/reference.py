@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d81eb0fba6cb701f
-#   text hash     c1066910e5e145e9
+#   content hash  d6f4450dd8650233
+#   text hash     123fc172531013ac
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

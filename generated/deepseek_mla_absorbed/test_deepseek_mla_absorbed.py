@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d81eb0fba6cb701f
-#   text hash     581d3ea2b6efbadf
+#   content hash  d6f4450dd8650233
+#   text hash     4ffef5fca0f2ddf0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d81eb0fba6cb701f
-#   text hash     aaad866949fd952d
+#   content hash  d6f4450dd8650233
+#   text hash     5603c09757934a94
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81eccf694adf9114
-#   text hash     e69bd48a29efeff0
+#   content hash  d01ca5014dfd87ce
+#   text hash     a5f24451f560c817
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81eccf694adf9114
-#   text hash     d63275ab6e0ff0a0
+#   content hash  d01ca5014dfd87ce
+#   text hash     1d1ecd8b95ddd464
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81eccf694adf9114
-#   text hash     8b8857ad3de885d4
+#   content hash  d01ca5014dfd87ce
+#   text hash     c362058cc21a904c
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81eccf694adf9114
-#   text hash     54fc986367071abb
+#   content hash  d01ca5014dfd87ce
+#   text hash     c3fc0d4d4745e2aa
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81eccf694adf9114
-#   text hash     c1edebb8c1a039d2
+#   content hash  d01ca5014dfd87ce
+#   text hash     671c85a2302ee7bb
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

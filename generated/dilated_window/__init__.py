@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  611bf25bff1230e2
-#   text hash     2cca28bb2b9242c1
+#   content hash  4fc1ab08866a2e1d
+#   text hash     856d7f67d106c95f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

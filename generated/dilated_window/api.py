@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  611bf25bff1230e2
-#   text hash     423cd03d3a2e302a
+#   content hash  4fc1ab08866a2e1d
+#   text hash     e30e8951367dda67
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

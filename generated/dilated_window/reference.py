@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  611bf25bff1230e2
-#   text hash     72dd467f6b1e16d3
+#   content hash  4fc1ab08866a2e1d
+#   text hash     3fb549381884b6bf
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

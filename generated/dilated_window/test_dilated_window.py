@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  611bf25bff1230e2
-#   text hash     ec062c96b0108363
+#   content hash  4fc1ab08866a2e1d
+#   text hash     14446e77ee974359
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

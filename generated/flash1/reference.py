@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d9bfdef58159162a
-#   text hash     dd7fe222ce9a8280
+#   content hash  246c595da0594403
+#   text hash     e361f1e7be9dc5cc
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

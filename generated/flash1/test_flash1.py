@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d9bfdef58159162a
-#   text hash     c7b39d80607b9a1c
+#   content hash  246c595da0594403
+#   text hash     53f51df1b7bbb291
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d9bfdef58159162a
-#   text hash     a897dde3c181336a
+#   content hash  246c595da0594403
+#   text hash     135507a874489ce8
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

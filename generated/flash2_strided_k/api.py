@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5eb96504ed554764
-#   text hash     879f907a8a0e62c3
+#   content hash  d3d881b9d2cb2189
+#   text hash     0f409261e9efc246
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5eb96504ed554764
-#   text hash     105e4fb1da7a46a1
+#   content hash  d3d881b9d2cb2189
+#   text hash     1bf5ae1b4dfbc42f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5eb96504ed554764
-#   text hash     86ae575bc879b2cd
+#   content hash  d3d881b9d2cb2189
+#   text hash     9e32ad39b4878ca8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5eb96504ed554764
-#   text hash     f1cf230351db7ef1
+#   content hash  d3d881b9d2cb2189
+#   text hash     1fffb1fcf9215986
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6c428fa5c34852f0
-#   text hash     5c62cae1bdd4db4f
+#   content hash  5bcea2a2cd290828
+#   text hash     fa89bcb1aff8d85f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -398,16 +398,18 @@ def load_tiles(
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
-            q_first = q_start + q_begin
-            q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
-            in_log_decay_base = (
-                tl.cast(b, tl.int64) * in_log_decay_stride_batch + tl.cast(h, tl.int64) * in_log_decay_stride_head
-            )
-            in_log_decay_anchor = tl.load(
-                in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
-            )
             if (half == 0) | (early < tiles - 1 - early):
+                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+                in_log_decay_base = (
+                    tl.cast(b, tl.int64) * in_log_decay_stride_batch + tl.cast(h, tl.int64) * in_log_decay_stride_head
+                )
+                in_log_decay_anchor = tl.load(
+                    in_log_decay_ptr
+                    + in_log_decay_base
+                    + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
+                )
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
                 mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
@@ -467,6 +469,7 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    gl.static_assert(STAGES > 1, "what terms read of keys takes two stages: with one, warps wait for each other")
     vectors_ready = barriers(STAGES, 1)
     in_log_decay_k_buffer = gl.allocate_shared_memory(
         gl.float32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])

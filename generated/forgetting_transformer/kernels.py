@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6c428fa5c34852f0
-#   text hash     298ce0e1b3c656d1
+#   content hash  5bcea2a2cd290828
+#   text hash     e1119b156b28083b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

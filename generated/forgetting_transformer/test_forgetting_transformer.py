@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6c428fa5c34852f0
-#   text hash     3a95355d68f5a608
+#   content hash  5bcea2a2cd290828
+#   text hash     328d86adf8ca979d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6c428fa5c34852f0
-#   text hash     7d9b292d111fe993
+#   content hash  5bcea2a2cd290828
+#   text hash     010a9c84efdf7910
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50a5aa8e0255858b
-#   text hash     b57d22543d1e6a65
+#   content hash  e8e5566b1f49adbf
+#   text hash     b48487b63fbda55f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

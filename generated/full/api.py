@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50a5aa8e0255858b
-#   text hash     d6b9f279048df989
+#   content hash  e8e5566b1f49adbf
+#   text hash     ffd4ed53e14109da
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

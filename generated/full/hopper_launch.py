@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50a5aa8e0255858b
-#   text hash     475970a38e6bea10
+#   content hash  e8e5566b1f49adbf
+#   text hash     c5e5ce4d5ada459d
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

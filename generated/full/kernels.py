@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50a5aa8e0255858b
-#   text hash     2e552e13ee777dba
+#   content hash  e8e5566b1f49adbf
+#   text hash     1f20b9c17437b106
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

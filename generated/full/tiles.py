@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50a5aa8e0255858b
-#   text hash     5f622918dfa7525a
+#   content hash  e8e5566b1f49adbf
+#   text hash     a2db8cebc46c917c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50a5aa8e0255858b
-#   text hash     299b6e0ef61d292e
+#   content hash  e8e5566b1f49adbf
+#   text hash     3a5fd7ad5211f9c6
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

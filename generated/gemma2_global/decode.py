@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e799c79352315c0b
-#   text hash     0b43c1e941fe9e25
+#   content hash  78e962ff83bfcafe
+#   text hash     6c0485ce53bd85e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e799c79352315c0b
-#   text hash     7c4d7c988bf21d8f
+#   content hash  78e962ff83bfcafe
+#   text hash     12ad34c807fdd25b
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

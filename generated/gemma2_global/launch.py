@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e799c79352315c0b
-#   text hash     50799aa73bc87b62
+#   content hash  78e962ff83bfcafe
+#   text hash     ad8ce1e3ef243075
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

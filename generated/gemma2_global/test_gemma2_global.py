@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e799c79352315c0b
-#   text hash     1d38e8ce406ded92
+#   content hash  78e962ff83bfcafe
+#   text hash     8516e0961561ae9a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

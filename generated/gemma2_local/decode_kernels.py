@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f2d9526ef881b078
-#   text hash     c03a5ade58a69981
+#   content hash  e361bf2e9e8c3ef0
+#   text hash     7f026ae4f1fc25b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

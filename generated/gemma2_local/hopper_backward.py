@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f2d9526ef881b078
-#   text hash     0c4fecc865ff7b13
+#   content hash  e361bf2e9e8c3ef0
+#   text hash     b77dac77db56e0db
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f2d9526ef881b078
-#   text hash     4fa5cdb6afe7bf10
+#   content hash  e361bf2e9e8c3ef0
+#   text hash     5af034c76535c883
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

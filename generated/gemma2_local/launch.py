@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f2d9526ef881b078
-#   text hash     6d320972ae9d7176
+#   content hash  e361bf2e9e8c3ef0
+#   text hash     a2f273cadc421c6a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f2d9526ef881b078
-#   text hash     497b8324d72a1173
+#   content hash  e361bf2e9e8c3ef0
+#   text hash     1bc83d8f070816f2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30af8218495601e0
-#   text hash     0d0d5228ddcb11ae
+#   content hash  53e6c047760863c0
+#   text hash     c2bd53f4e5f3a8dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

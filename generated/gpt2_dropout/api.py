@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30af8218495601e0
-#   text hash     39a04dd9c6931146
+#   content hash  53e6c047760863c0
+#   text hash     aaa3fdf327862ae6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30af8218495601e0
-#   text hash     39e613b1ebc8be03
+#   content hash  53e6c047760863c0
+#   text hash     38200eeb190f7618
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

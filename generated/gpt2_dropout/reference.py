@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30af8218495601e0
-#   text hash     0fde4a54cceccbb1
+#   content hash  53e6c047760863c0
+#   text hash     2078cbfb78e5f34f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

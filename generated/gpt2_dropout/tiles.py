@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  30af8218495601e0
-#   text hash     9489f04c39e9d027
+#   content hash  53e6c047760863c0
+#   text hash     ac698a14cb6dbde9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  99ac42feeea9b084
-#   text hash     2ff835f21d93a99b
+#   content hash  cb55597a9e984c35
+#   text hash     72826581a96f9877
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

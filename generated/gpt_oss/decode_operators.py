@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  99ac42feeea9b084
-#   text hash     f3d46bb2649873cd
+#   content hash  cb55597a9e984c35
+#   text hash     306d3058ff852356
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  99ac42feeea9b084
-#   text hash     9b94c7c63ac46489
+#   content hash  cb55597a9e984c35
+#   text hash     8f1d61cbb870a4e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  99ac42feeea9b084
-#   text hash     b5994e8a8bc8f6f3
+#   content hash  cb55597a9e984c35
+#   text hash     0cfba40d5922a9eb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

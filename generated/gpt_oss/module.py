@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  99ac42feeea9b084
-#   text hash     709c8255f1615889
+#   content hash  cb55597a9e984c35
+#   text hash     a86f6213ba0bf061
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

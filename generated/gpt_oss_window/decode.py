@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0653ac95bb787391
-#   text hash     2ddcceadb8db36d2
+#   content hash  ba4127024de503d0
+#   text hash     0f940ef33ba3ce2f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

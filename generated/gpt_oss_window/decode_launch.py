@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0653ac95bb787391
-#   text hash     721d3b3337ca4c6c
+#   content hash  ba4127024de503d0
+#   text hash     5dfddf483fec8df7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0653ac95bb787391
-#   text hash     cc9ecf498b64dba6
+#   content hash  ba4127024de503d0
+#   text hash     24a2894b354eb1d5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0653ac95bb787391
-#   text hash     218d60f875406768
+#   content hash  ba4127024de503d0
+#   text hash     9e844655ed9f2d7e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

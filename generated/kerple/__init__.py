@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db511d86e70e335e
-#   text hash     88263d042ca37fa1
+#   content hash  95631aedeff3b475
+#   text hash     66c49897bc4d8e15
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

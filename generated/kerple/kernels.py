@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db511d86e70e335e
-#   text hash     28f078ac4ac52773
+#   content hash  95631aedeff3b475
+#   text hash     b78ea4b94818f54d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

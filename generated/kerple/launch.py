@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db511d86e70e335e
-#   text hash     b1da2253c4cacf56
+#   content hash  95631aedeff3b475
+#   text hash     a1d4bff7754ddb10
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db511d86e70e335e
-#   text hash     f0ca4768e0aabe27
+#   content hash  95631aedeff3b475
+#   text hash     1e31a1dc14c62395
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db511d86e70e335e
-#   text hash     f05cff462bf234e2
+#   content hash  95631aedeff3b475
+#   text hash     9fb78372db41b2e4
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

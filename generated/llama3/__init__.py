@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d14c53ec624c5381
-#   text hash     6117a7febb44eec0
+#   content hash  9af4ddee43d39eb3
+#   text hash     c1db99fff9d63378
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

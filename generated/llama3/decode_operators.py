@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d14c53ec624c5381
-#   text hash     0e6d10aff0680da2
+#   content hash  9af4ddee43d39eb3
+#   text hash     8fb67528742c980f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d14c53ec624c5381
-#   text hash     6ccc5a128b6d47ae
+#   content hash  9af4ddee43d39eb3
+#   text hash     914a52e5cd6781c9
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

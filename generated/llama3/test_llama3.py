@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d14c53ec624c5381
-#   text hash     a1b5cb8d67af85c5
+#   content hash  9af4ddee43d39eb3
+#   text hash     40f0ae96ef01319f
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

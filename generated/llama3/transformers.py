@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d14c53ec624c5381
-#   text hash     e4bb135905443a5e
+#   content hash  9af4ddee43d39eb3
+#   text hash     2e624889691bb53a
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cc7a2e5d41149f89
-#   text hash     bff5683928a517e2
+#   content hash  7b574aeab7abc0fb
+#   text hash     16d504689553e1e2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

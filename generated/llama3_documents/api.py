@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cc7a2e5d41149f89
-#   text hash     f23b347fc252d5f2
+#   content hash  7b574aeab7abc0fb
+#   text hash     5ccee43b1aaaa82a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

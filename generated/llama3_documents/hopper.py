@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cc7a2e5d41149f89
-#   text hash     967a54400e85c2c1
+#   content hash  7b574aeab7abc0fb
+#   text hash     5b1342c3acd291bf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -372,12 +372,12 @@ def load_tiles(
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
-            in_k_segments_base = (
-                in_k_segments_ptr
-                + tl.cast(b, tl.int64) * in_k_segments_stride_batch
-                + tl.cast(k_offset, tl.int64) * in_k_segments_stride_key
-            )
             if (half == 0) | (early < tiles - 1 - early):
+                in_k_segments_base = (
+                    in_k_segments_ptr
+                    + tl.cast(b, tl.int64) * in_k_segments_stride_batch
+                    + tl.cast(k_offset, tl.int64) * in_k_segments_stride_key
+                )
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
                 mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
@@ -420,6 +420,7 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    gl.static_assert(STAGES > 1, "what terms read of keys takes two stages: with one, warps wait for each other")
     vectors_ready = barriers(STAGES, 1)
     in_k_segments_k_buffer = gl.allocate_shared_memory(
         gl.int32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cc7a2e5d41149f89
-#   text hash     ee11047d88a9a2d9
+#   content hash  7b574aeab7abc0fb
+#   text hash     c7165b71b3b3d1fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cc7a2e5d41149f89
-#   text hash     eadfa1a4b71b4ec1
+#   content hash  7b574aeab7abc0fb
+#   text hash     2828c6de2bdb8c6f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cc7a2e5d41149f89
-#   text hash     aaea4d4647380b8d
+#   content hash  7b574aeab7abc0fb
+#   text hash     d7750e1c90b450b2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

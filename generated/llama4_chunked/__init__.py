@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d642ea4092fe3d0
-#   text hash     87b3b6fef2d563a0
+#   content hash  0f801dfb38b9ad7d
+#   text hash     b0b4a05db9653837
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d642ea4092fe3d0
-#   text hash     a7052ad4509c00d5
+#   content hash  0f801dfb38b9ad7d
+#   text hash     794bee9fbfba39f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d642ea4092fe3d0
-#   text hash     1ddd5b61cadaf013
+#   content hash  0f801dfb38b9ad7d
+#   text hash     34065357d34253ef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

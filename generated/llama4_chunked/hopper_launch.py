@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d642ea4092fe3d0
-#   text hash     2d891a3ecc4722c8
+#   content hash  0f801dfb38b9ad7d
+#   text hash     350b8521d4e2fa56
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

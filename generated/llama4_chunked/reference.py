@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d642ea4092fe3d0
-#   text hash     f564cd9ac48c7a28
+#   content hash  0f801dfb38b9ad7d
+#   text hash     69caffb25a48979c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a93a903a1aebd59
-#   text hash     64ecde6c72721981
+#   content hash  42cb64430c80e127
+#   text hash     78579f4dc6374137
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a93a903a1aebd59
-#   text hash     9179ad2b08ef7bff
+#   content hash  42cb64430c80e127
+#   text hash     8ca6857d3476a43e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

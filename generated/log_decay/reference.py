@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a93a903a1aebd59
-#   text hash     d91c660036803988
+#   content hash  42cb64430c80e127
+#   text hash     452123e0b30bfa8e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

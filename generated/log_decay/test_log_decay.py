@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a93a903a1aebd59
-#   text hash     43b7aa56776ee7c9
+#   content hash  42cb64430c80e127
+#   text hash     4826f709e06d9179
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a93a903a1aebd59
-#   text hash     01865835d6cf7e8a
+#   content hash  42cb64430c80e127
+#   text hash     caff01cbe4a23b3b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

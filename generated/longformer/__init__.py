@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abcdceb26ca66f6b
-#   text hash     61b9b5b4a90d981d
+#   content hash  baa53822489866af
+#   text hash     0ab9467716845d1a
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

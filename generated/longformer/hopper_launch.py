@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abcdceb26ca66f6b
-#   text hash     755b20c68ae22a25
+#   content hash  baa53822489866af
+#   text hash     2c6384159ea72f3f
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abcdceb26ca66f6b
-#   text hash     e994c7654049ffcb
+#   content hash  baa53822489866af
+#   text hash     f9b016d2ef9f9f50
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abcdceb26ca66f6b
-#   text hash     8799b6bb8cb14aa8
+#   content hash  baa53822489866af
+#   text hash     dc95fbb1d3dca4ad
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abcdceb26ca66f6b
-#   text hash     133a2c9d69d21c42
+#   content hash  baa53822489866af
+#   text hash     a22a9df5ad746df7
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a70de0cd03cda2ec
-#   text hash     6487f822428ea51e
+#   content hash  cc65bfe2d49351da
+#   text hash     5356b6486b94df58
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a70de0cd03cda2ec
-#   text hash     cf6f058fb387c7cc
+#   content hash  cc65bfe2d49351da
+#   text hash     b2141e249bd27dc6
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a70de0cd03cda2ec
-#   text hash     86576928e0f7426f
+#   content hash  cc65bfe2d49351da
+#   text hash     fc66dd9db8c1d99b
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a70de0cd03cda2ec
-#   text hash     5291eab1f8d9d971
+#   content hash  cc65bfe2d49351da
+#   text hash     5804d91545103d5a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a70de0cd03cda2ec
-#   text hash     877a4987ac9e3d27
+#   content hash  cc65bfe2d49351da
+#   text hash     78845ae4ac7bead6
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

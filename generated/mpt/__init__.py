@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98b9c5ef3c571e56
-#   text hash     2967cc88e561405f
+#   content hash  78bc29b13ff3e813
+#   text hash     813935a263f768f2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98b9c5ef3c571e56
-#   text hash     d2990d5e084cfb85
+#   content hash  78bc29b13ff3e813
+#   text hash     9eb63d99396c33b6
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

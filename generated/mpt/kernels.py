@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98b9c5ef3c571e56
-#   text hash     8e9dea803577f822
+#   content hash  78bc29b13ff3e813
+#   text hash     de3635835cfb4dee
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

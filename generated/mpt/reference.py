@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98b9c5ef3c571e56
-#   text hash     b0f24ff588fa6c17
+#   content hash  78bc29b13ff3e813
+#   text hash     96870fcc12557799
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98b9c5ef3c571e56
-#   text hash     39c3b0d070634eca
+#   content hash  78bc29b13ff3e813
+#   text hash     ef8d49ad0e489e32
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4a5463fae23277a1
-#   text hash     f3aef65d15cd8434
+#   content hash  a27d59e1907b9a7e
+#   text hash     c34c96bf884e225c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

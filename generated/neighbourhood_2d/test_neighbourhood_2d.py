@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4a5463fae23277a1
-#   text hash     cd203eceede917a6
+#   content hash  a27d59e1907b9a7e
+#   text hash     9b91e28d4761b75f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4a5463fae23277a1
-#   text hash     4beea5080948179b
+#   content hash  a27d59e1907b9a7e
+#   text hash     1f42a1a0a582027e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

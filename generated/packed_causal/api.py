@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0e1663e05f4a51e
-#   text hash     dc7ed17c9d9b3a58
+#   content hash  b6f8c882de61920d
+#   text hash     c7b248ae30bd97a8
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

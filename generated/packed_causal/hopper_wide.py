@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0e1663e05f4a51e
-#   text hash     d49c250ec0c2d2bf
+#   content hash  b6f8c882de61920d
+#   text hash     d16daa4a2c1c922b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -34,32 +34,32 @@ Symbols
     factors_ready, factors_free
                               for each of these stages such barriers
     for_dv, for_dk, for_dq    what these groups take of the kernel's parameters
-    share_tile                the first [64, 64] tile of the queries at hand in dq_sum
     final                     the last tile of the walk
     dq_sum_ptr                what dQ is added up in: [heads, rows, BLOCK_D] in float32, with rows for whole tiles of
                               BLOCK_M queries of each sequence
     sum_tile                  the first [64, 64] tile of the sequence and head there
-    group, groups             key heads of a group, and how many groups there are
+    share_tile                the first one of the queries at hand
+    group, groups             key heads of a group of heads, and how many such groups there are
     tiles                     tiles of keys that a head has, or where programs are few, those of them that start
                               together
     place                     which program this is, in the order in which they start; also a place in dq_sum
     STAGES                    stages of the buffers of queries and of dout
-    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
+    keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
                               their barriers
-    WORKERS                   how many workers a program has
-    lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker makes for its steps: what none of them changes
-    x_buffer                  tiles of x in shared memory, by stage
+    WORKERS                   how many times 64 keys a program has, for load_tiles: once
+    lengths                   what load_tiles takes of the kernel's parameters
+    terms                     a tuple that make_dv makes for its steps: what none of them changes
+    x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
     x_ready                   for each of its stages a barrier that the tile has come
-    x_free                    for each of its stages a barrier that all workers are done with the tile
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    come                      a barrier that such a tile has come: the loader clears rows before workers see it
+    come                      a barrier that the next sequence's rows came along: the loader clears them before others
+                              look
     kv_ready                  a barrier that keys and values have come
-    free                      for each stage of the buffers a barrier that workers are done with it
+    free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
     below                     -delta in each row of a tile of scores: a product adds dp to it
-    dp_less_delta             dp - delta
+    dp_less_delta             dp - delta, in the order of threads
 """
 
 import triton.language as tl
@@ -371,6 +371,7 @@ def backward(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
+    gl.static_assert((BLOCK_M == 64) & (BLOCK_N == 64), "a group of warps makes tiles of 64 queries by 64 keys")
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 64, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 64, BLOCK_DV], v_desc.layout)
@@ -389,8 +390,8 @@ def backward(
     exchange = (
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
-    fence_async_shared()
     come = barriers(1, 1).index(0)
+    fence_async_shared()
     for_dv = (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
         sequences, group, groups, tiles

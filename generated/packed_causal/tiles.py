@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0e1663e05f4a51e
-#   text hash     258a041c72170513
+#   content hash  b6f8c882de61920d
+#   text hash     51920e2597beb2f7
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0e1663e05f4a51e
-#   text hash     f711f94c55c45b5b
+#   content hash  b6f8c882de61920d
+#   text hash     11553f8b909cd3b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

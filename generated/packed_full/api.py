@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  90a6f7eaabf3acfb
-#   text hash     8e5318ed81f42029
+#   content hash  5c2224eef73c45ef
+#   text hash     0ed93ce3a8e538d7
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

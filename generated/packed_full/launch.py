@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  90a6f7eaabf3acfb
-#   text hash     b41ef30f7e1f46c2
+#   content hash  5c2224eef73c45ef
+#   text hash     0b41090249e125e4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

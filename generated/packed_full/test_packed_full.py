@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  90a6f7eaabf3acfb
-#   text hash     1843449da2abdd5c
+#   content hash  5c2224eef73c45ef
+#   text hash     84dbf4b5cc26d1b4
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

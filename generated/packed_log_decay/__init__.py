@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c6a91ec46166f2f
-#   text hash     63509bda4f7a2108
+#   content hash  deb01fc88e9d42fe
+#   text hash     cd140a8cbb7ffab9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

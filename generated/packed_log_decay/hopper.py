@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c6a91ec46166f2f
-#   text hash     d4cc41934dc05c41
+#   content hash  deb01fc88e9d42fe
+#   text hash     ef531e70459e3bd9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -462,16 +462,18 @@ def load_tiles(
             k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
             k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
             k_aligned = (k_offset // 4 + b) * 4
-            q_begin = k_len - q_len
-            q_first = q_start + q_begin
-            q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
-            in_log_decay_base = (
-                tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
-            )
-            in_log_decay_anchor = tl.load(
-                in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
-            )
             if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
+                q_begin = k_len - q_len
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+                in_log_decay_base = (
+                    tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
+                )
+                in_log_decay_anchor = tl.load(
+                    in_log_decay_ptr
+                    + in_log_decay_base
+                    + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
+                )
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
                 mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
@@ -546,17 +548,18 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    gl.static_assert(STAGES > 1, "what terms read of keys takes two stages: with one, warps wait for each other")
     vectors_ready = barriers(STAGES, 1)
     in_log_decay_k_buffer = gl.allocate_shared_memory(
         gl.float32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
+    v_come = barriers(1, 1).index(0)
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), vectors_ready, in_log_decay_k_buffer
     )  # fmt: skip
     fence_async_shared()
-    v_come = barriers(1, 1).index(0)
     arguments = (
         out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, q_rows, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c6a91ec46166f2f
-#   text hash     4d70917e4c4333dd
+#   content hash  deb01fc88e9d42fe
+#   text hash     37c6c967fdab1b28
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

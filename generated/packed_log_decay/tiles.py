@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c6a91ec46166f2f
-#   text hash     ebd17458ddec9ecc
+#   content hash  deb01fc88e9d42fe
+#   text hash     bba0ab57cd4329c5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

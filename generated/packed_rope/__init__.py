@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7b81fac6d0328510
-#   text hash     6443112ee5bdb41f
+#   content hash  b11c96086efd6aee
+#   text hash     16beb99f27a438de
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7b81fac6d0328510
-#   text hash     a4a87eb46714d4e5
+#   content hash  b11c96086efd6aee
+#   text hash     fedae56892871616
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

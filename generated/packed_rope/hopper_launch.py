@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7b81fac6d0328510
-#   text hash     5603ea277f1d9821
+#   content hash  b11c96086efd6aee
+#   text hash     c3456427c39267de
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

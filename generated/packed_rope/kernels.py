@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7b81fac6d0328510
-#   text hash     4775524e7d9177cf
+#   content hash  b11c96086efd6aee
+#   text hash     6f96a1bbe99df6e6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

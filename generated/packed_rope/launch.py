@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7b81fac6d0328510
-#   text hash     e983106c71fdcb59
+#   content hash  b11c96086efd6aee
+#   text hash     f5ab0944363f660d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

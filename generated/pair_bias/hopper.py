@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  796f56dc756172d3
-#   text hash     0535dffcba4a457d
+#   content hash  0c6bc810f38b0ab2
+#   text hash     11893059d152e35a
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

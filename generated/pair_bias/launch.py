@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  796f56dc756172d3
-#   text hash     ae4a9a12a42ec2f7
+#   content hash  0c6bc810f38b0ab2
+#   text hash     e5a2812c08d383e8
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  796f56dc756172d3
-#   text hash     de872905a28fa810
+#   content hash  0c6bc810f38b0ab2
+#   text hash     cd653ac147f457eb
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

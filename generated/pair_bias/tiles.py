@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  796f56dc756172d3
-#   text hash     d0eb949bca55b407
+#   content hash  0c6bc810f38b0ab2
+#   text hash     c04fef172207f9da
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c1a0ef1c2dad7aab
-#   text hash     642d942d5b909e71
+#   content hash  9f4a45b782f687ad
+#   text hash     446eccfec28ea458
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

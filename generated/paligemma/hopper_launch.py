@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c1a0ef1c2dad7aab
-#   text hash     1133aef43b5832a0
+#   content hash  9f4a45b782f687ad
+#   text hash     0c6b600cacac5828
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c1a0ef1c2dad7aab
-#   text hash     a780f70ea7f4a210
+#   content hash  9f4a45b782f687ad
+#   text hash     ed532cbc1a1b06cb
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

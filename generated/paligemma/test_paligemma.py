@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c1a0ef1c2dad7aab
-#   text hash     1c3783570c2d4d83
+#   content hash  9f4a45b782f687ad
+#   text hash     560cac1fa8594e82
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

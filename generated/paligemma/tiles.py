@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c1a0ef1c2dad7aab
-#   text hash     7ddfba0253cb31bf
+#   content hash  9f4a45b782f687ad
+#   text hash     8fdcd8ab91102ac0
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

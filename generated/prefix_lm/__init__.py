@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7149a983864e658
-#   text hash     8d637801a94bebf4
+#   content hash  10d7f7a69614a20e
+#   text hash     983986191c28f023
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7149a983864e658
-#   text hash     cee4d191fa877f36
+#   content hash  10d7f7a69614a20e
+#   text hash     e2a90bab50ab456d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

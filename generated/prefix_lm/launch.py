@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7149a983864e658
-#   text hash     3b6f7264a4583d82
+#   content hash  10d7f7a69614a20e
+#   text hash     ae835f6eaf1372c7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a559ee3263dccaf
-#   text hash     955e209213480439
+#   content hash  32710cfc50daa1c8
+#   text hash     8c3bd495d8430ac4
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a559ee3263dccaf
-#   text hash     bc67ee4a50b796d5
+#   content hash  32710cfc50daa1c8
+#   text hash     993b5df88ad71f09
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

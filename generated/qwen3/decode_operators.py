@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a559ee3263dccaf
-#   text hash     d8e267660360a9aa
+#   content hash  32710cfc50daa1c8
+#   text hash     7730c502f6bb9f5d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a559ee3263dccaf
-#   text hash     c0c2082c333eb731
+#   content hash  32710cfc50daa1c8
+#   text hash     bf16fafe681641ed
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

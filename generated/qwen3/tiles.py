@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a559ee3263dccaf
-#   text hash     5d075bacfc72ba7e
+#   content hash  32710cfc50daa1c8
+#   text hash     d0d3edc01bc3af36
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  55fc852bfb848d0e
-#   text hash     c14eeb211b115fb9
+#   content hash  99cb6aac735389f9
+#   text hash     fd86de88fdd16e63
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

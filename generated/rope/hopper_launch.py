@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  55fc852bfb848d0e
-#   text hash     9d97b9cdd0e06187
+#   content hash  99cb6aac735389f9
+#   text hash     d2e3321839b92c07
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

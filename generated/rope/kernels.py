@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  55fc852bfb848d0e
-#   text hash     66addbf581a46268
+#   content hash  99cb6aac735389f9
+#   text hash     57fb0df0463bf018
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  55fc852bfb848d0e
-#   text hash     31398acb37495d81
+#   content hash  99cb6aac735389f9
+#   text hash     1ddab320214330f8
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

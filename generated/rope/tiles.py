@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  55fc852bfb848d0e
-#   text hash     232e8244806e67d3
+#   content hash  99cb6aac735389f9
+#   text hash     5d19dd0634ad99e4
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aef845bd89a816d5
-#   text hash     3725283241a36b86
+#   content hash  bcf1aec48f72c901
+#   text hash     4e189d85ba6c1d13
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aef845bd89a816d5
-#   text hash     fba1eb5c1b8e9089
+#   content hash  bcf1aec48f72c901
+#   text hash     ca1c669e46b4a503
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aef845bd89a816d5
-#   text hash     e527123ecacf9a43
+#   content hash  bcf1aec48f72c901
+#   text hash     6fefa5b9b48d02a1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

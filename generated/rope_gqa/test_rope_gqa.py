@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aef845bd89a816d5
-#   text hash     ac8bdeb5ce2189a1
+#   content hash  bcf1aec48f72c901
+#   text hash     a44e67d340c96422
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aef845bd89a816d5
-#   text hash     069e2bf0df832c70
+#   content hash  bcf1aec48f72c901
+#   text hash     a4df2ddd7368a4df
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

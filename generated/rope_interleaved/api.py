@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e8fa7296778a660c
-#   text hash     8a19b4a110c0bc57
+#   content hash  a4689ddfe38f068c
+#   text hash     400b5e8aed00f1c8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

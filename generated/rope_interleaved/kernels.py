@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e8fa7296778a660c
-#   text hash     9fbc80f90bcad879
+#   content hash  a4689ddfe38f068c
+#   text hash     2f0a6447b12a5d8e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e8fa7296778a660c
-#   text hash     e164e4600a24cdab
+#   content hash  a4689ddfe38f068c
+#   text hash     0b1f7e87086979d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

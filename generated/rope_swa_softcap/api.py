@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45a1ad8fe0404515
-#   text hash     5053d7f0ee907c05
+#   content hash  0c0b2372d48c12f8
+#   text hash     4141b518bb9f95d2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

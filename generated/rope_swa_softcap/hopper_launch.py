@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45a1ad8fe0404515
-#   text hash     5167cc2b4951ecca
+#   content hash  0c0b2372d48c12f8
+#   text hash     362ab84a2646fe0e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

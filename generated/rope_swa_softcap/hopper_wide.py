@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45a1ad8fe0404515
-#   text hash     f5da8960aa2a71e4
+#   content hash  0c0b2372d48c12f8
+#   text hash     154baf708fa817f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -34,31 +34,30 @@ Symbols
     factors_ready, factors_free
                               for each of these stages such barriers
     for_dv, for_dk, for_dq    what these groups take of the kernel's parameters
-    share_tile                the first [64, 64] tile of the queries at hand in dq_sum
     final                     the last tile of the walk
     dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for
                               whole tiles of BLOCK_M queries of each batch entry
     sum_tile                  the first [64, 64] tile of the batch entry and head there
-    group, groups             key heads of a group, and how many groups there are
+    share_tile                the first one of the queries at hand
+    group, groups             key heads of a group of heads, and how many such groups there are
     tiles                     tiles of keys that a head has, or where programs are few, those of them that start
                               together
     place                     which program this is, in the order in which they start; also a place in dq_sum
     STAGES                    stages of the buffers of queries and of dout
-    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
+    keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
                               their barriers
-    WORKERS                   how many workers a program has
-    lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker makes for its steps: what none of them changes
-    x_buffer                  tiles of x in shared memory, by stage
+    WORKERS                   how many times 64 keys a program has, for load_tiles: once
+    lengths                   what load_tiles takes of the kernel's parameters
+    terms                     a tuple that make_dv makes for its steps: what none of them changes
+    x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
     x_ready                   for each of its stages a barrier that the tile has come
-    x_free                    for each of its stages a barrier that all workers are done with the tile
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     kv_ready                  a barrier that keys and values have come
-    free                      for each stage of the buffers a barrier that workers are done with it
+    free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
     below                     -delta in each row of a tile of scores: a product adds dp to it
-    dp_less_delta             dp - delta
+    dp_less_delta             dp - delta, in the order of threads
 """
 
 import triton.language as tl
@@ -335,6 +334,7 @@ def backward(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
+    gl.static_assert((BLOCK_M == 64) & (BLOCK_N == 64), "a group of warps makes tiles of 64 queries by 64 keys")
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45a1ad8fe0404515
-#   text hash     e0ebeb28e2cc4670
+#   content hash  0c0b2372d48c12f8
+#   text hash     29355ec8eee23606
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45a1ad8fe0404515
-#   text hash     e102b01fbb802855
+#   content hash  0c0b2372d48c12f8
+#   text hash     889cdd476686fb9f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45a1ad8fe0404515
-#   text hash     422ce59a2a6636e0
+#   content hash  0c0b2372d48c12f8
+#   text hash     cd7e5d1ba750d518
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

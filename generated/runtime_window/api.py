@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3bc0d311c3f2c6fd
-#   text hash     9b2ed23139c6e334
+#   content hash  792a8a426e660f4b
+#   text hash     2a29e477e0856def
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3bc0d311c3f2c6fd
-#   text hash     f508f627e98fe40b
+#   content hash  792a8a426e660f4b
+#   text hash     3ef6763cb47f08fa
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3bc0d311c3f2c6fd
-#   text hash     32e54ef59f21c8d1
+#   content hash  792a8a426e660f4b
+#   text hash     4c2a74b29fbadda4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3bc0d311c3f2c6fd
-#   text hash     b48a97c5e74b9efc
+#   content hash  792a8a426e660f4b
+#   text hash     cf94d7e8cdd86c17
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

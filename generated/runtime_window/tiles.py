@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3bc0d311c3f2c6fd
-#   text hash     fdfa63503a283b22
+#   content hash  792a8a426e660f4b
+#   text hash     cdfaf902854df2fe
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  77fc2d6edf2caed6
-#   text hash     00281e48f8da66c8
+#   content hash  5cab78338b1cbb8a
+#   text hash     c29d20d43a9d11b7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  77fc2d6edf2caed6
-#   text hash     c0b6f25e96ef6550
+#   content hash  5cab78338b1cbb8a
+#   text hash     a417c1f1409d011d
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

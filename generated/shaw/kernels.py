@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  77fc2d6edf2caed6
-#   text hash     2125f76fc148c18d
+#   content hash  5cab78338b1cbb8a
+#   text hash     cc9ee85ea0e145da
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  77fc2d6edf2caed6
-#   text hash     f21d52e2b927b407
+#   content hash  5cab78338b1cbb8a
+#   text hash     73f677f4f03ac86b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

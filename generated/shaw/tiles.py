@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  77fc2d6edf2caed6
-#   text hash     78bbfb9301a406f6
+#   content hash  5cab78338b1cbb8a
+#   text hash     106cce969f033abf
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3845a842fbbab07d
-#   text hash     c38224b17aa44af5
+#   content hash  bbd20c1705b0d0a1
+#   text hash     a6e0e690ef6f8dea
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3845a842fbbab07d
-#   text hash     f04163db58434a75
+#   content hash  bbd20c1705b0d0a1
+#   text hash     fb9551d2b29d52af
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

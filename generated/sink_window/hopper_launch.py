@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3845a842fbbab07d
-#   text hash     052d1cfa119e9cdd
+#   content hash  bbd20c1705b0d0a1
+#   text hash     0a1f9fe7a28a2280
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3845a842fbbab07d
-#   text hash     67b7c4e51f988a8c
+#   content hash  bbd20c1705b0d0a1
+#   text hash     106ebabe23b4e8bf
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

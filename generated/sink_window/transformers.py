@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3845a842fbbab07d
-#   text hash     1cfa07bacccd1472
+#   content hash  bbd20c1705b0d0a1
+#   text hash     f8e88f2684a3e8f4
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

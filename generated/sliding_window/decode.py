@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b6781bf5245f626
-#   text hash     627110c2e5e8e59e
+#   content hash  b1a3ddfa214e0156
+#   text hash     7f599d2ef5024f33
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

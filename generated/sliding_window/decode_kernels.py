@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b6781bf5245f626
-#   text hash     f2a5bc4b755079cb
+#   content hash  b1a3ddfa214e0156
+#   text hash     6bab7e6c945b2650
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b6781bf5245f626
-#   text hash     1f2a67aa2af886b5
+#   content hash  b1a3ddfa214e0156
+#   text hash     3791656a5f6c2f7a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b6781bf5245f626
-#   text hash     28a83e99854b6aab
+#   content hash  b1a3ddfa214e0156
+#   text hash     f1437c963e41fcab
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

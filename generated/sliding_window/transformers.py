@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b6781bf5245f626
-#   text hash     7e02d0a0e9f56879
+#   content hash  b1a3ddfa214e0156
+#   text hash     8aefa5dc97435e0f
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

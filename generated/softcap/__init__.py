@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eda996bc6c9a93fd
-#   text hash     ecd43332833d5e82
+#   content hash  cc0c7e2487f9a57c
+#   text hash     6f1a16938445e0d0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eda996bc6c9a93fd
-#   text hash     6a6f64d799f6e839
+#   content hash  cc0c7e2487f9a57c
+#   text hash     19c3535fa9a1a448
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

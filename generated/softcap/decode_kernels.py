@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eda996bc6c9a93fd
-#   text hash     9abb09eff3657c32
+#   content hash  cc0c7e2487f9a57c
+#   text hash     73ecbf977544fca1
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eda996bc6c9a93fd
-#   text hash     cb05398dd9d7741f
+#   content hash  cc0c7e2487f9a57c
+#   text hash     c7b4dd17580c3057
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

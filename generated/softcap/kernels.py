@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eda996bc6c9a93fd
-#   text hash     3101e01e436c2025
+#   content hash  cc0c7e2487f9a57c
+#   text hash     cdf5f861cda12bba
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  086bf2660d5bceb3
-#   text hash     eeb4a78e7defa865
+#   content hash  07c29746b6e87ade
+#   text hash     5a60ad260ae98bf7
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  086bf2660d5bceb3
-#   text hash     489ce5793cbdcad5
+#   content hash  07c29746b6e87ade
+#   text hash     20fe14b452865546
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

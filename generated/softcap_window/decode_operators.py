@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  086bf2660d5bceb3
-#   text hash     ba04e5998bfd2649
+#   content hash  07c29746b6e87ade
+#   text hash     d4d74a582c64138b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

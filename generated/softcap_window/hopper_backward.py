@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  086bf2660d5bceb3
-#   text hash     31e873fa147ffe72
+#   content hash  07c29746b6e87ade
+#   text hash     9f188b20b108b6fd
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  086bf2660d5bceb3
-#   text hash     f3fd5e43f44c0fd8
+#   content hash  07c29746b6e87ade
+#   text hash     37567b07f4f7644e
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d438724e92e37ce8
-#   text hash     147f7b40f501f288
+#   content hash  5eb4d5db72dce07d
+#   text hash     1e2c7792af3f2b92
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

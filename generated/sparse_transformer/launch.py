@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d438724e92e37ce8
-#   text hash     896890155fef88a9
+#   content hash  5eb4d5db72dce07d
+#   text hash     08cba9adfbdba961
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d438724e92e37ce8
-#   text hash     80993bb2deabb07b
+#   content hash  5eb4d5db72dce07d
+#   text hash     b368ae762d4d1c27
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d438724e92e37ce8
-#   text hash     3c0ebde8cf27daf9
+#   content hash  5eb4d5db72dce07d
+#   text hash     c5fa1c559fd6987f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f7855d5cf5b4d08e
-#   text hash     8fbe6ceb1af736c9
+#   content hash  0613fb1fa63124b0
+#   text hash     81d5f2833bc4629f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f7855d5cf5b4d08e
-#   text hash     6e766b6369cce50d
+#   content hash  0613fb1fa63124b0
+#   text hash     5cb3628ddf792f28
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

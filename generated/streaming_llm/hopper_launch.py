@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f7855d5cf5b4d08e
-#   text hash     72661cf14bb7c8c9
+#   content hash  0613fb1fa63124b0
+#   text hash     12c24baf860ddaf5
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

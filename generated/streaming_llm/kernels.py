@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f7855d5cf5b4d08e
-#   text hash     b75737cafe9708c0
+#   content hash  0613fb1fa63124b0
+#   text hash     2c8d34ab1d64e5bc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f7855d5cf5b4d08e
-#   text hash     30cc36fa9819eacb
+#   content hash  0613fb1fa63124b0
+#   text hash     2e96ccb3ee19be64
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebc43de43755fc58
-#   text hash     4965e71baadc9ddf
+#   content hash  1c170f6ca45305be
+#   text hash     8546b4d644d5ac4b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

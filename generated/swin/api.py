@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebc43de43755fc58
-#   text hash     4d62fca1aa248cb5
+#   content hash  1c170f6ca45305be
+#   text hash     5672bf8fa4092264
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

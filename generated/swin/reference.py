@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebc43de43755fc58
-#   text hash     efe4a7a872600700
+#   content hash  1c170f6ca45305be
+#   text hash     fa9eecabb37f7aea
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebc43de43755fc58
-#   text hash     ab59a8b989c6c536
+#   content hash  1c170f6ca45305be
+#   text hash     f51164ea7e77f516
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebc43de43755fc58
-#   text hash     22ba3f5a579e5c52
+#   content hash  1c170f6ca45305be
+#   text hash     6f159dcc9e73bf27
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  caad90d2e5e433c7
-#   text hash     67430e502e4ac50e
+#   content hash  7e5a4d0ffb51f6d6
+#   text hash     efbf5627c76911a9
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

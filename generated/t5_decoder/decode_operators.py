@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  caad90d2e5e433c7
-#   text hash     8f4a8ab8f1d183a8
+#   content hash  7e5a4d0ffb51f6d6
+#   text hash     69baa1188a04903b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  caad90d2e5e433c7
-#   text hash     94d7680b29685f6b
+#   content hash  7e5a4d0ffb51f6d6
+#   text hash     8ac80a11e6443038
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c192bb6f3c6fcca5
-#   text hash     bb537ee56713a436
+#   content hash  3b3015de6bd7c59c
+#   text hash     15fef9c8cc098e08
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

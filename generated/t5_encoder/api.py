@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c192bb6f3c6fcca5
-#   text hash     08260c1b0c5608f3
+#   content hash  3b3015de6bd7c59c
+#   text hash     efee7df5c3e29a62
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

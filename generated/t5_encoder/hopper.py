@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c192bb6f3c6fcca5
-#   text hash     53ca68d3bdf739fb
+#   content hash  3b3015de6bd7c59c
+#   text hash     7c67932c0ed1a923
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c192bb6f3c6fcca5
-#   text hash     27894b65574b4020
+#   content hash  3b3015de6bd7c59c
+#   text hash     5964d856b4ba02d0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c192bb6f3c6fcca5
-#   text hash     ea3da5cd027f1006
+#   content hash  3b3015de6bd7c59c
+#   text hash     3064d28711f4199f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbb74e8deda2c98
-#   text hash     a9cb18a715e47fe5
+#   content hash  64bf67bec05201d5
+#   text hash     8863530df639519e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

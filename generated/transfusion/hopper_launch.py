@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbb74e8deda2c98
-#   text hash     1fbaffa350d1374c
+#   content hash  64bf67bec05201d5
+#   text hash     a792074e0e743da9
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

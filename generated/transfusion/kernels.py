@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbb74e8deda2c98
-#   text hash     10402dcf64b67f3f
+#   content hash  64bf67bec05201d5
+#   text hash     79ac5bb3f1b578e7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

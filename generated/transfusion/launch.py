@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbb74e8deda2c98
-#   text hash     50d31900b1182501
+#   content hash  64bf67bec05201d5
+#   text hash     aca0183fc1c30bc4
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

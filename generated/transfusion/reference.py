@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fbb74e8deda2c98
-#   text hash     112cb3467773defd
+#   content hash  64bf67bec05201d5
+#   text hash     0a55930300b90d9c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

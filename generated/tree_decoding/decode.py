@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0542a36bb069e435
-#   text hash     2feea049a91a7989
+#   content hash  edf0573878bf4cee
+#   text hash     4abae42c6ec46201
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0542a36bb069e435
-#   text hash     6dd9405efdd09f88
+#   content hash  edf0573878bf4cee
+#   text hash     26844d7b233a8155
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

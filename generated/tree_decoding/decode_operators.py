@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0542a36bb069e435
-#   text hash     db7085661323d2a8
+#   content hash  edf0573878bf4cee
+#   text hash     f2271259862bc3cb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

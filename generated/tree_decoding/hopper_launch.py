@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0542a36bb069e435
-#   text hash     64338eef7ac11046
+#   content hash  edf0573878bf4cee
+#   text hash     7683a4e1dedba0aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

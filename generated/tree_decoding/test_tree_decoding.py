@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0542a36bb069e435
-#   text hash     0cb9c1a9da3c9952
+#   content hash  edf0573878bf4cee
+#   text hash     60b244ca9d14dbe0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

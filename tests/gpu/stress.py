@@ -48,7 +48,11 @@ VARIANTS = {
     "packed_causal": (64, 128, 192),
     "packed_rope": (128, 256),
     "llama3_documents": (128,),
-    "log_decay": (64,),
+    # a loader hands on what their terms read of each key
+    "log_decay": (64, 128, 256),
+    "packed_log_decay": (128, 256),
+    "forgetting_transformer": (64,),
+    "transfusion": (128,),
 }
 V_SIZES = {192: 128}  # those of v, where they are others
 LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 300, 385, 640, 1000, 1111, 2048, 4097)

@@ -177,6 +177,32 @@ def test_nothing_of_the_next_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(lse[..., rows], spoilt_lse[..., rows])
 
 
+@pytest.mark.parametrize("size", [128, 256])
+def test_a_sequence_with_more_queries_than_keys_reads_values_of_its_own_keys(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first queries see none; of shorter sequences there are no such tiles, and no values at their rows."""
+    torch.manual_seed(0)
+    q_lens, k_lens = (3000, 0, 3, 70), (1000, 40, 0, 2100)
+    cuts_of_q, cuts_of_k = (torch.tensor((0, *x), device="cuda").cumsum(0).to(torch.int32) for x in (q_lens, k_lens))
+    q = random(sum(q_lens), 4, size, dtype=torch.float16)
+    k, v = (random(sum(k_lens), 2, size, dtype=torch.float16) for _ in range(2))
+    more: dict[str, Any] = {
+        "cu_seqlens_q": cuts_of_q,
+        "cu_seqlens_k": cuts_of_k,
+        "max_seqlen_q": max(q_lens),
+        "max_seqlen_k": max(k_lens),
+        "log_decay": torch.nn.functional.logsigmoid(random(sum(k_lens), 4, dtype=torch.float32) + 5),
+    }
+    package = Package("packed_log_decay", monkeypatch)
+    out, lse = package.call("hopper", q, k, v, **more)
+    assert package.kernels() == ["hopper"]
+    expected, expected_lse = package.call("portable", q, k, v, **more)
+    assert torch.equal(out[:2000], torch.zeros_like(out[:2000])) and bool((lse[:, :2000] == -torch.inf).all())
+    torch.testing.assert_close(lse, expected_lse, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+
+
 def test_a_failure_to_compile_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     package = Package("causal", monkeypatch)
     q, k, v = (random(1, 128, 2, 128) for _ in range(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,21 @@ target = compile.targets(["sm_90"])["sm_90"]
 head_dim, v_dim = map(int, sys.argv[4:6])
 launches = unformatted.launches(resources.variants()[sys.argv[2]], Path(sys.argv[1]), head_dim, "bf16", v_dim)
 (case,) = (case for case in launches.of("sm_90") if case.name == sys.argv[3])
+"""
+MEASURED = """
 made = compile.measured(case, target)
 print(made.matrix["wgmma.mma_async"], made.threads, made.spills, made.fits("sm_90"), *made.warnings, sep="|")
 """
 FEW = 24  # before the walk: what it takes of a program's place is worked out once for all warps
+REFUSED = """
+import json
+
+case = case._replace(constants=case.constants | json.loads(sys.argv[6]))
+try:
+    compile.measured(case, target)
+except compile.NotCompiled as why:
+    print(why)
+"""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +59,7 @@ FEW = 24  # before the walk: what it takes of a program's place is worked out on
 def test_products_are_not_serialized(
     name: str, kernel: str, size: int, v_size: int, compiler: Compiler, tmp_path: Path
 ) -> None:
-    (line,) = compiler.run(CODE, tmp_path, name, kernel, str(size), str(v_size))
+    (line,) = compiler.run(CODE + MEASURED, tmp_path, name, kernel, str(size), str(v_size))
     products, threads, spills, fits, *warnings = line.split("|")
     assert int(products) > 0
     # two or three groups of four warps and the loader's, which counts as four
@@ -55,3 +67,19 @@ def test_products_are_not_serialized(
     assert not [warning for warning in warnings if "serialized" in warning]
     assert fits == "True"
     assert size == v_size or name == "packed_rope" or int(spills) <= FEW
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "size", "constants", "said"),
+    [
+        ("log_decay", "hopper.forward", 128, {"STAGES": 1}, "takes two stages"),
+        ("causal", "hopper.forward", 128, {"STAGES": 1}, ""),
+        ("causal", "hopper_wide.backward", 256, {"BLOCK_M": 128}, "64 queries by 64 keys"),
+        ("causal", "hopper_wide.backward", 256, {"BLOCK_N": 128}, "64 queries by 64 keys"),
+    ],
+)
+def test_tiles_that_a_kernel_is_not_made_for_are_refused(
+    name: str, kernel: str, size: int, constants: dict[str, int], said: str, compiler: Compiler, tmp_path: Path
+) -> None:
+    found = compiler.run(CODE + REFUSED, tmp_path, name, kernel, str(size), str(size), json.dumps(constants))
+    assert said in found[0] if said else found == []

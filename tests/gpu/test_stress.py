@@ -36,7 +36,7 @@ def test_shapes_are_the_same_for_a_seed_and_cover_all_variants() -> None:
     assert all(shape.sizes.k_len <= 300 and shape.sizes.batch == 1 for shape in small)
 
 
-@pytest.mark.parametrize("name", ["rope_gqa", "packed_causal", "llama3_documents"])
+@pytest.mark.parametrize("name", ["rope_gqa", "packed_causal", "llama3_documents", "packed_log_decay", "transfusion"])
 def test_a_call_is_held_against_the_other_target(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package = stress.Package(name, "cpu")
     sizes = Sizes(2, 5, 5, 4, 1, 16, 16, "fp16")

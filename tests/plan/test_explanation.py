@@ -13,7 +13,9 @@ from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
 FEW = ("causal", "packed_log_decay", "flash1")
-FILES = ("kernels.py", "hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_kernels.py", "statistics.py")
+HOPPER = ("hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
+FILES = ("kernels.py", *HOPPER, "decode_kernels.py", "statistics.py")
+REFERS = {"decode_hopper.py": "decode_kernels.py"}  # whose names hold there too, beside those of kernels.py
 PLAIN = {"x", "y", "ptr", "desc", "stride"}  # what a function of few lines says by its first words
 
 
@@ -70,18 +72,33 @@ def unpacked(function: ast.FunctionDef) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_what_kernels_and_their_functions_take_is_explained(file: str) -> None:
-    """By the head of the file or that of kernels.py, or by the function's own docstring."""
+    """By the head of the file or of those that it refers to, or by the function's own docstring."""
     found = {}
     for path in sorted(GENERATED.glob(f"*/{file}")):
-        trees = [ast.parse(one.read_text()) for one in (path.parent / "kernels.py", path)]
+        names = ("kernels.py", REFERS.get(file, "kernels.py"), file)
+        trees = [ast.parse((path.parent / one).read_text()) for one in names]
         head = set[str]().union(*(explained(ast.get_docstring(tree) or "") for tree in trees))
-        for node in trees[1].body:
+        for node in trees[-1].body:
             if not isinstance(node, ast.FunctionDef) or not any("jit" in ast.unparse(x) for x in node.decorator_list):
                 continue
             said = set(re.findall(r"\w+", ast.get_docstring(node) or ""))
             taken = {x.arg for x in node.args.args} | set(unpacked(node))
             if missing := {name for name in taken if not known(name, head | said | PLAIN)}:
                 found[path.parent.name, node.name] = missing
+    assert found == {}
+
+
+@pytest.mark.parametrize("file", HOPPER)
+def test_a_row_of_many_names_explains_one_that_no_other_row_does(file: str) -> None:
+    """`x_free` explains nothing in a file all of whose names on `_free` have rows of their own."""
+    found = {}
+    for path in sorted(GENERATED.glob(f"*/{file}")):
+        tree = ast.parse(path.read_text())
+        head = explained(ast.get_docstring(tree) or "")
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - head
+        many = {row for row in head if row.startswith("x_")}
+        if idle := {row for row in many if not any(name.endswith(row[1:]) for name in names)}:
+            found[path.parent.name] = idle
     assert found == {}
 
 

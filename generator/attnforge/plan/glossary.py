@@ -25,6 +25,7 @@ def text(plan: Plan, file: str, code: str) -> str:
         "hopper_backward": _on_hopper_backward,
         "hopper_wide": _on_hopper_wide,
         "decode_kernels": _decoding,
+        "decode_hopper": _decoding_on_hopper,
     }
     rows = of[file](plan)
     return "\n".join(["Symbols", *(f"    {line}".rstrip() for line in listed(symbols(rows, code)))])
@@ -274,10 +275,25 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
     yield "factors", "dS, [64, BLOCK_M] by stage"
     yield "factors_ready, factors_free", "for each of these stages such barriers"
     yield "for_dv, for_dk, for_dq", "what these groups take of the kernel's parameters"
-    yield "share_tile", "the first [64, 64] tile of the queries at hand in dq_sum"
     yield "final", "the last tile of the walk"
-    own = {"factors", "factors_ready"}
-    yield from ((names, meaning) for names, meaning in _on_hopper_backward(plan) if names not in own)
+    told = {
+        "group, groups": "key heads of a group of heads, and how many such groups there are",
+        "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "
+        "with their barriers",
+        "WORKERS": "how many times 64 keys a program has, for load_tiles: once",
+        "lengths": "what load_tiles takes of the kernel's parameters",
+        "terms": "a tuple that make_dv makes for its steps: what none of them changes",
+        "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",
+        "v_come, come": "a barrier that the next sequence's rows came along: the loader clears them before others look",
+        "free": "for each stage of the buffers a barrier that make_dv and make_dk are done with it",
+        "dp_less_delta": "dp - delta, in the order of threads",
+    }
+    others = {"factors", "factors_ready", "x_free"}
+    for names, meaning in _on_hopper_backward(plan):
+        if names not in others:
+            yield names, told.get(names, meaning)
+        if names == "sum_tile":
+            yield "share_tile", "the first one of the queries at hand"
 
 
 def _decoding(plan: Plan) -> Iterator[Row]:
@@ -324,3 +340,30 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "BLOCK_H", "the power of 2 that holds the key heads"
     yield "MEASURED", "whether the scales of float8 are worked out here, and stored"
     yield "OVERLAP", "whether a kernel starts while the one before it ends"
+
+
+def _decoding_on_hopper(plan: Plan) -> Iterator[Row]:
+    """Those of decode_hopper.py, beside those of decode_kernels.py."""
+    yield "sequences", "what all warps take of the kernel's parameters: what they find sequences and splits by"
+    yield "arguments, results, places", "what score_keys, add_values and load_keys take of the others"
+    yield "keys, boxes", "k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers"
+    yield "weights, totals", "p_buffer with its barriers, and shrinks; shares with its barrier"
+    yield "k_ready, k_free", "for each half of a stage a barrier that it is ready, and one that it is free"
+    yield (
+        "p_ready, p_free",
+        "for each tile of weights a barrier that it is there, and one that no worker needs it any more",
+    )
+    yield "shares_ready", "a barrier that shares are there"
+    yield "STAGES", "stages of the buffers of keys"
+    yield "at", "tiles so far: this one has stage at % STAGES, in round at // STAGES"
+    yield "phase", "a round's last bit: by it a barrier tells the round that a wait is for from the one before"
+    yield "turn", "which of the two tiles of weights is at hand"
+    yield "WORKER", "which of the two workers that add values this is"
+    yield "ROWS, BOXES", "keys of a box, and how many boxes all stages have for 64 columns"
+    yield "LAYOUT", "the layout of tiles whose rows are asked for"
+    yield "q_place", "where the rows of a tile begin in q"
+    yield "place", "rows of a tile; of k_buffer, a half of a stage"
+    yield (
+        "page, slot",
+        "a box's page, or without pages its sequence, and its place there; `slot` of splits as in decode_kernels.py",
+    )

@@ -226,13 +226,14 @@ class Backward:
 
     @property
     def _scoring(self) -> dict[str, tuple[Block, ...]]:
-        """The statements of a step that makes weights of scores."""
+        """The statements of a step that makes weights of scores, and the barrier of tiles that are cut."""
         return {
             "rows": (*self.step.unpacked, *map(self._laid_out, self._rows)),
             "scored": self._scored,
             "masked": self._masked,
             "guarded": self.terms.guarded,
             "outward": self.terms.outward,
+            "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),
         }
 
     @cached_property
@@ -268,8 +269,7 @@ class Backward:
 
     def _packed(self, *roles: Role) -> tuple[Block, ...]:
         """The statements that make the tuples which roles take."""
-        come = (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else ()
-        return (*come, *(dataclasses.replace(role.bundle, packs=True) for role in roles))
+        return tuple(dataclasses.replace(role.bundle, packs=True) for role in roles)
 
     def _laid_out(self, statement: Statement) -> Statement:
         """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""

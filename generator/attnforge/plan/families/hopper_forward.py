@@ -14,7 +14,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
-from .hopper_vectors import IN_LINE, LINE, READY, Vector, taken, vectors
+from .hopper_vectors import ENOUGH, IN_LINE, LINE, READY, Vector, taken, vectors
 from .partition import numbers_first, partition
 from .portable import rows_of_keys
 
@@ -160,16 +160,17 @@ class Forward:
                 *((LINE,) if self.vectors else ()),
                 *((Statement("ends", "0", label="ends of sequences so far"),) if self.cut else ()),
             ),
-            "lengths": (*entered, *lengths),
+            "load_enter": entered,
+            "load_own": lengths,
             "vectors": self._vectors_stored,
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
             "buffers": (
-                *((Statement(READY, "barriers(STAGES, 1)"),) if self.vectors else ()),
+                *((ENOUGH, Statement(READY, "barriers(STAGES, 1)")) if self.vectors else ()),
                 *(vector.made for vector in self.vectors),
+                *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
             ),
             "packed": (
-                *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
                 dataclasses.replace(work.bundle, packs=True),
                 dataclasses.replace(load.bundle, packs=True),
                 Bundle("order", _ORDER, packs=True),

@@ -1,0 +1,59 @@
+"""What holds of the code of kernels for Hopper GPUs, which no interpreter runs: the order in which things are done."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+GENERATED = Path(__file__).parents[2] / "generated"
+FILES = ("hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
+
+
+def functions(file: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions of files of a name, with that of the package."""
+    for path in sorted(GENERATED.glob(f"*/{file}")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                yield path.parent.name, node
+
+
+def called(node: ast.AST) -> set[str]:
+    """The functions that some code calls."""
+    return {ast.unparse(x.func) for x in ast.walk(node) if isinstance(x, ast.Call)}
+
+
+def is_load(name: str) -> bool:
+    return name == "tl.load" or name.startswith("load_")
+
+
+@pytest.mark.parametrize("role", ["work", "load_tiles"])
+def test_nothing_is_loaded_of_a_tile_before_it_is_known_to_be_there(role: str) -> None:
+    """Where it is not, values of its rows may lie outside of their tensor."""
+    found = {}
+    for package, function in functions("hopper.py"):
+        if function.name != role:
+            continue
+        (half,) = (x for x in ast.walk(function) if isinstance(x, ast.For) and ast.unparse(x.target) == "half")
+        *before, there = half.body
+        assert isinstance(there, ast.If) and "half == 0" in ast.unparse(there.test)
+        if early := {name for x in before for name in called(x) if is_load(name)}:
+            found[package] = early
+    assert found == {}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_all_barriers_are_made_before_the_fence_that_shows_them_to_copies(file: str) -> None:
+    seen, found = set(), {}
+    for package, function in functions(file):
+        calls = [called(x) for x in function.body]
+        if not any("gl.warp_specialize" in x for x in calls):
+            continue
+        fence = next(i for i, x in enumerate(calls) if "fence_async_shared" in x)
+        made = [i for i, x in enumerate(calls) if "barriers" in x]
+        seen.add(package)
+        if max(made) > fence:
+            found[package] = [ast.unparse(function.body[i]) for i in made if i > fence]
+    assert seen and found == {}

@@ -3,7 +3,8 @@
 python benchmarks/models.py                    training steps, eager and compiled, padded batches, generation
 python benchmarks/models.py --only llama t5    the cases of these names, or of all that have such a part
 python benchmarks/models.py --modes layers     steps of models whose layers are compiled one by one, which takes seconds
-python benchmarks/models.py --jobs 6           calls all kernels first, in as many processes: what they compile is kept
+python benchmarks/models.py --jobs 6           takes a step of each first, in a process of its own, six at a time: what
+                                               it compiles is kept, and one that fails is not timed
 python benchmarks/models.py --experts eager    another way through experts than a case has
 python benchmarks/models.py --json FILE        keeps the numbers, for the docs in benchmarks/results/models.json
 python benchmarks/models.py --page             times nothing: writes those into the table of docs/transformers.md
@@ -26,7 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -204,22 +205,50 @@ def in_turns(title: str, makers: dict[str, Callable[[], Step]], rounds: int) -> 
 Part = tuple[Case, str, str, bool]
 
 
-def once(part: Part) -> None:
-    """A step of one contender, for what it compiles; whether it can run at all is seen where it is timed."""
+def once(part: Part) -> str:
+    """A step of one contender, for what it compiles; tells why it cannot run, or nothing."""
     case, name, mode, tiny = part
     try:
-        training(case.few(), name, mode, tiny)()
+        clock(training(case.few(), name, mode, tiny))
     except Exception as error:
-        print(f"  first, {case.name}, {name}: {reason(error)}", file=sys.stderr, flush=True)
-    forget()
+        return reason(error)
+    return ""
 
 
-def compile_first(parts: Sequence[Part], jobs: int) -> None:
-    """Takes a step of everything, in as many processes at a time: what they compile stays in caches."""
+def alone(part: Part) -> str:
+    """The like in a process of its own: an illegal access on a GPU breaks all that a process does from then on."""
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            return pool.submit(once, part).result()
+    except Exception as error:  # the process died
+        return reason(error)
+
+
+Failed = dict[tuple[str, str, str], str]
+
+
+def compile_first(parts: Sequence[Part], jobs: int) -> Failed:
+    """Takes a step of everything, some at a time: what they compile stays in caches. Tells which failed, and why."""
     begin = time.perf_counter()
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        list(pool.map(once, parts))
+    with ThreadPoolExecutor(jobs) as pool:
+        found = zip(parts, pool.map(alone, parts), strict=True)
+        failed = {(case.name, mode, name): why for (case, name, mode, _), why in found if why}
     print(f"compiled {len(parts)} contenders in {time.perf_counter() - begin:.0f} s", flush=True)
+    return failed
+
+
+def makers(case: Case, mode: str, tiny: bool, failed: Failed) -> dict[str, Callable[[], Step]]:
+    """What makes each contender; those that failed in a process of their own are left out, with the reason."""
+    found = {}
+    for name in case.contenders():
+        # one that is compiled as a whole has no such process: it runs the kernels of the other modes
+        tried = MODES if mode == "compiled" else (mode,)
+        why = next((failed[key] for one in tried if (key := (case.name, one, name)) in failed), "")
+        if why:
+            print(f"  {case.name}, {mode}, {name} is left out: {why}", file=sys.stderr, flush=True)
+        else:
+            found[name] = partial(training, case, name, mode, tiny)
+    return found
 
 
 def parts(cases: Sequence[Case], modes: Sequence[str], tiny: bool) -> Iterator[Part]:
@@ -324,8 +353,7 @@ def main() -> None:
     cases = [*chosen(given)]
     if given.json:
         keep([], given.json, about)
-    if given.jobs:
-        compile_first([*parts(cases, given.modes, given.tiny)], given.jobs)
+    failed = compile_first([*parts(cases, given.modes, given.tiny)], given.jobs) if given.jobs else {}
 
     def timed(title: str, makers: dict[str, Callable[[], Step]], rounds: int) -> None:
         one = in_turns(title, makers, rounds)
@@ -337,11 +365,10 @@ def main() -> None:
         for case in cases:
             if case.experts:
                 print(f"  {case.name}: experts by {case.experts}")
-            makers = {name: partial(training, case, name, mode, given.tiny) for name in case.contenders()}
-            timed(f"{case.name}, {mode}", makers, rounds)
+            timed(f"{case.name}, {mode}", makers(case, mode, given.tiny, failed), rounds)
     if wanted(GENERATING, given.only):
-        makers = {name: partial(generating, GENERATING, name, given.tiny) for name in GENERATING.contenders()}
-        timed(GENERATING.name, makers, min(rounds, 3))
+        steps = {name: partial(generating, GENERATING, name, given.tiny) for name in GENERATING.contenders()}
+        timed(GENERATING.name, steps, min(rounds, 3))
 
 
 if __name__ == "__main__":

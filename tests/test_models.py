@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -89,6 +90,44 @@ def test_a_contender_that_fails_leaves_the_others(capsys: pytest.CaptureFixture[
     found = models.in_turns("a title", {"one": fails, "other": lambda: lambda: None}, 2)
     assert set(found["ms"]) == {"other"}
     assert "a title, one: RuntimeError: no such\n" in capsys.readouterr().err
+
+
+class Raises(models.Case):
+    """A case that cannot run in a process of its own."""
+
+    def few(self) -> models.Case:
+        raise RuntimeError("no such\nthing")
+
+
+class Dies(models.Case):
+    """A case that ends the process."""
+
+    def few(self) -> models.Case:
+        os._exit(3)
+
+
+@pytest.mark.slow
+def test_a_contender_that_breaks_its_process_is_left_out_and_the_others_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "models.json"
+    llama = next(case for case in models.CASES if case.name == "llama")
+    of = {field.name: getattr(llama, field.name) for field in dataclasses.fields(llama)}
+    of |= {"patched": "", "peers": ("sdpa",)}
+    cases = [kind(**of | {"name": kind.__name__}) for kind in (Dies, Raises, models.Case)]
+    monkeypatch.setattr(models, "CASES", cases)
+    arguments = ["--tiny", "--only", "Dies", "Raises", "Case", "--modes", "eager", "--jobs", "2", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", ["models.py", *arguments])
+    models.main()
+    timed = {one["case"]: set(one["ms"]) for one in json.loads(out.read_text())["cases"]}
+    assert timed == {"Dies, eager": {"sdpa"}, "Raises, eager": {"sdpa"}, "Case, eager": {llama.spec, "sdpa"}}
+    told = capsys.readouterr().err
+    assert f"Dies, eager, {llama.spec} is left out: BrokenProcessPool: " in told
+    assert f"Raises, eager, {llama.spec} is left out: RuntimeError: no such\n" in told
+    # what is compiled as a whole has no process of its own, and runs the same kernels
+    failed = {("Case", "eager", llama.spec): "a reason"}
+    assert set(models.makers(cases[-1], "compiled", True, failed)) == {"sdpa"}
+    assert set(models.makers(cases[-1], "layers", True, failed)) == {llama.spec, "sdpa"}
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     ac3494238de81f28
+#   content hash  529cdd3d1f448132
+#   text hash     e78e9ab512472d64
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

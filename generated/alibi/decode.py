@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     a55cb7243ace1af5
+#   content hash  529cdd3d1f448132
+#   text hash     6eb50fe7ca07a466
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

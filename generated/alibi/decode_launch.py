@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     9954a63874d64b2b
+#   content hash  529cdd3d1f448132
+#   text hash     69a2c3bf868e7f7b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     5a5a75e6fc3dfd58
+#   content hash  529cdd3d1f448132
+#   text hash     a4f43f2aab19d0a8
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     1369ee80a49fa8ce
+#   content hash  529cdd3d1f448132
+#   text hash     221b80f80b26c795
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

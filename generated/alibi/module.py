@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     6bfcffcbd4fb8153
+#   content hash  529cdd3d1f448132
+#   text hash     8a2dd0655745916b
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

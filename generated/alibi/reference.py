@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     fcfbf02fa606a8a5
+#   content hash  529cdd3d1f448132
+#   text hash     57eb4b063a0071f7
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

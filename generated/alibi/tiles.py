@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c8646b7cdb8e1b7
-#   text hash     e395f879b0c18a3a
+#   content hash  529cdd3d1f448132
+#   text hash     0e61818450ca36fd
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

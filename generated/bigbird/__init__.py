@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd44b486f52ee68
-#   text hash     b6105e689c513783
+#   content hash  efebb302babc38f8
+#   text hash     6371d57ec1e1e411
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

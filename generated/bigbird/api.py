@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd44b486f52ee68
-#   text hash     aca42d77d2962164
+#   content hash  efebb302babc38f8
+#   text hash     b4335452dca28167
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

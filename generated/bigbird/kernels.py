@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd44b486f52ee68
-#   text hash     e6b291524a0aa465
+#   content hash  efebb302babc38f8
+#   text hash     496c32528c80d81d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

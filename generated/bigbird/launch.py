@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd44b486f52ee68
-#   text hash     162c2330a1a97755
+#   content hash  efebb302babc38f8
+#   text hash     5cbeccfe2d5a21b9
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

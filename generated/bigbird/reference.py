@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd44b486f52ee68
-#   text hash     8d9157d7addf0f27
+#   content hash  efebb302babc38f8
+#   text hash     b4a96cf791485d8c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bd44b486f52ee68
-#   text hash     0bcf53362e102d77
+#   content hash  efebb302babc38f8
+#   text hash     5f8a05689cad2ffe
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d52aa2d57e504dfb
-#   text hash     aeced9895d075c4e
+#   content hash  ee2af3c690462148
+#   text hash     a8e6472a51d543b6
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d52aa2d57e504dfb
-#   text hash     f8d468ceaa361c96
+#   content hash  ee2af3c690462148
+#   text hash     8d51a079595699ac
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d52aa2d57e504dfb
-#   text hash     89969471e4edf591
+#   content hash  ee2af3c690462148
+#   text hash     593aad05dc948cdb
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e8aab21979dc448
-#   text hash     cf3b9d430f8913f1
+#   content hash  35097eca88b1394b
+#   text hash     a1452d8811a848dc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e8aab21979dc448
-#   text hash     12aa57734bad0714
+#   content hash  35097eca88b1394b
+#   text hash     e8dbee6995f0f3b7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e8aab21979dc448
-#   text hash     c781a68b50b0879a
+#   content hash  35097eca88b1394b
+#   text hash     e37d374645366ef8
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

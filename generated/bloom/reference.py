@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e8aab21979dc448
-#   text hash     037b0fb94c8924c8
+#   content hash  35097eca88b1394b
+#   text hash     3dc3d283ada760cd
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e8aab21979dc448
-#   text hash     9942d839bc5db1a3
+#   content hash  35097eca88b1394b
+#   text hash     488ca5ea5d19b6a7
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7e8aab21979dc448
-#   text hash     9325ba7061b9ade1
+#   content hash  35097eca88b1394b
+#   text hash     4f7ea70d3c4c1ee6
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

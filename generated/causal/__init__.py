@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     031f9db4a29a1b28
+#   content hash  6ce66f5270765856
+#   text hash     0794808cc55f27a5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

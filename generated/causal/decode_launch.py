@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     39ac370da9f1b0af
+#   content hash  6ce66f5270765856
+#   text hash     6c6f538fac8a1d10
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

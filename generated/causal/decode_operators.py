@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     a565cc1477aa5355
+#   content hash  6ce66f5270765856
+#   text hash     1581f2f9b01b59f2
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

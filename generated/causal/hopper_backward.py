@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     481bce3da3f20c5f
+#   content hash  6ce66f5270765856
+#   text hash     146c5c9bb523ca75
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

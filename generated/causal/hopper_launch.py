@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     9a44f092435b71ea
+#   content hash  6ce66f5270765856
+#   text hash     5eb904bc075a012c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     eb887597c670ff40
+#   content hash  6ce66f5270765856
+#   text hash     e3845de6e41584e7
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

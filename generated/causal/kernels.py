@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     f391193077da316f
+#   content hash  6ce66f5270765856
+#   text hash     b8679e20ca9e2291
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

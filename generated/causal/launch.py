@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     c73c3ce2997b2278
+#   content hash  6ce66f5270765856
+#   text hash     f89dc9a95a1cbb25
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

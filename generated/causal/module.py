@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     d72089381e757b37
+#   content hash  6ce66f5270765856
+#   text hash     74e2f4fe639f3a52
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     fda3ba6ebf3ac5f9
+#   content hash  6ce66f5270765856
+#   text hash     58151a311fa9812b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     ca5c36a84c4df140
+#   content hash  6ce66f5270765856
+#   text hash     913100c4e6f71fd5
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

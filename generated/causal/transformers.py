@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b44fa4fac46d2de
-#   text hash     adf80f44887aa030
+#   content hash  6ce66f5270765856
+#   text hash     8565d5efcd732c23
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

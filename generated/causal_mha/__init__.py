@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f560ac1a14e98c3f
-#   text hash     c1a9abd1ffb419e1
+#   content hash  d2a4193ec2518af1
+#   text hash     965d97c8c4336d9e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f560ac1a14e98c3f
-#   text hash     45f8d2c5e9efc6df
+#   content hash  d2a4193ec2518af1
+#   text hash     a4130c7c7a023c5f
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

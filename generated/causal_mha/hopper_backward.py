@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f560ac1a14e98c3f
-#   text hash     4ecd411795a3ec49
+#   content hash  d2a4193ec2518af1
+#   text hash     821dc0bb18509f33
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

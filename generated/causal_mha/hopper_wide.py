@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f560ac1a14e98c3f
-#   text hash     b69ea21bae882627
+#   content hash  d2a4193ec2518af1
+#   text hash     d80eb1fc33257aa8
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f560ac1a14e98c3f
-#   text hash     77485eb16c1c2dba
+#   content hash  d2a4193ec2518af1
+#   text hash     ca2cb26c56b96cb2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f560ac1a14e98c3f
-#   text hash     ecae34b3af97929e
+#   content hash  d2a4193ec2518af1
+#   text hash     ab075e62d8399ff8
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

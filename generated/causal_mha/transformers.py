@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f560ac1a14e98c3f
-#   text hash     19c99de1b2978aba
+#   content hash  d2a4193ec2518af1
+#   text hash     b300464193dbf712
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

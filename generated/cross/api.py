@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     adc2b42e49e3dad1
+#   content hash  355bb6badebba118
+#   text hash     f1da2132ef152dad
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     3617f38e336cb2b7
+#   content hash  355bb6badebba118
+#   text hash     37f689f026f24ea6
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

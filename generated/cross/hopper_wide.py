@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     0829ee53d3b17c48
+#   content hash  355bb6badebba118
+#   text hash     6a9a163d1b7a3898
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     29679a35c1c7e461
+#   content hash  355bb6badebba118
+#   text hash     c514e7ccba08d3c1
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     70640237d271e7b3
+#   content hash  355bb6badebba118
+#   text hash     177e20ea0ed1e3db
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     0c12edd5d6a7370a
+#   content hash  355bb6badebba118
+#   text hash     0479a722023d6cb8
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

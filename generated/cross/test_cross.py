@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     1a772342f8075ec4
+#   content hash  355bb6badebba118
+#   text hash     ff720bcb71b48702
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

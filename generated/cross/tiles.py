@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     39d79b0a0e4b12cc
+#   content hash  355bb6badebba118
+#   text hash     e0d4e66251233418
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e04d6cc0f46fadcc
-#   text hash     aebe943cd8e3babf
+#   content hash  355bb6badebba118
+#   text hash     16c5646bf0ad4c00
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     15012dd3d9ad19ff
+#   content hash  72680eee68001030
+#   text hash     4482d97325e6cea0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

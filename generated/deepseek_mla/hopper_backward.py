@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     2b5c019077883f5d
+#   content hash  72680eee68001030
+#   text hash     614eac165789a030
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     dfc921e4abbd4881
+#   content hash  72680eee68001030
+#   text hash     c0aa89c944be2ea2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

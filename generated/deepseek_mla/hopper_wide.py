@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     324299b2c1ae9f43
+#   content hash  72680eee68001030
+#   text hash     be6ff5d2f0243f2e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     eab593cf11313dcd
+#   content hash  72680eee68001030
+#   text hash     416c3c03421c09d6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     4a04b91cc6d89ed0
+#   content hash  72680eee68001030
+#   text hash     2660455de4b98525
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

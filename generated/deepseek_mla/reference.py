@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     e893a5810e7f59df
+#   content hash  72680eee68001030
+#   text hash     58f7e02459ac7645
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     17d3e6dd34cb6fed
+#   content hash  72680eee68001030
+#   text hash     d3f09240c8390e19
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     22c5b18a59ed30d5
+#   content hash  72680eee68001030
+#   text hash     6db6a3fb8901b73f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

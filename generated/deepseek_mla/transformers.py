@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ad69da042b1a1625
-#   text hash     bd723e00855d73db
+#   content hash  72680eee68001030
+#   text hash     8e4db5ab6afc126a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

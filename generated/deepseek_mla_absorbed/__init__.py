@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     f45068d72122ffd7
+#   content hash  eb9fdeed8a114f62
+#   text hash     45b12755bad34b27
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     47c768d9dd51b854
+#   content hash  eb9fdeed8a114f62
+#   text hash     262a6cd5ee17a70f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     0c4e5798975139ed
+#   content hash  eb9fdeed8a114f62
+#   text hash     5b9edb087c8059b7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     ccfc02c96cc8e164
+#   content hash  eb9fdeed8a114f62
+#   text hash     3969787ddf7985dd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

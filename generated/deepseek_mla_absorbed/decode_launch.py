@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     86d4175dc12b5132
+#   content hash  eb9fdeed8a114f62
+#   text hash     97cc2da8ea9908da
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     d7815281018af0aa
+#   content hash  eb9fdeed8a114f62
+#   text hash     d9d5ea8ed42fac56
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

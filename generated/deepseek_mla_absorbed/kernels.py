@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     849fd58f3a6e9bac
+#   content hash  eb9fdeed8a114f62
+#   text hash     23def4b26304d58a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

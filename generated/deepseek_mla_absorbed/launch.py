@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     f77a3525b782342e
+#   content hash  eb9fdeed8a114f62
+#   text hash     5f15bf22144cb1af
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     123fc172531013ac
+#   content hash  eb9fdeed8a114f62
+#   text hash     3c9e7b4080fe6b5c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

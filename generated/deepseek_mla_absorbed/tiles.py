@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d6f4450dd8650233
-#   text hash     5603c09757934a94
+#   content hash  eb9fdeed8a114f62
+#   text hash     2934466197165e9d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     a5f24451f560c817
+#   content hash  537ae0181ce792e6
+#   text hash     c89b14e697d8b61f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     7a7ab05a665b46bc
+#   content hash  537ae0181ce792e6
+#   text hash     c964cc111094923f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

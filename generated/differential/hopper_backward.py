@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     b14f5a10d0799209
+#   content hash  537ae0181ce792e6
+#   text hash     3fd4df73afb809c4
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

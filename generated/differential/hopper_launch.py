@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     1d1ecd8b95ddd464
+#   content hash  537ae0181ce792e6
+#   text hash     ddfc0b17c8edf4a7
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

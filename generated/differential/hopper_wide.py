@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     0e0a877fb8ba68a8
+#   content hash  537ae0181ce792e6
+#   text hash     31ff2f9d0fb49424
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

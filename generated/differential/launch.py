@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     c362058cc21a904c
+#   content hash  537ae0181ce792e6
+#   text hash     08403996a6a2e655
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     c3fc0d4d4745e2aa
+#   content hash  537ae0181ce792e6
+#   text hash     72453a0171c24b92
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     671c85a2302ee7bb
+#   content hash  537ae0181ce792e6
+#   text hash     d9e82ddaf89a1308
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d01ca5014dfd87ce
-#   text hash     34194690203805d8
+#   content hash  537ae0181ce792e6
+#   text hash     7e1740b0ac69083a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     856d7f67d106c95f
+#   content hash  bce6252a80081ce1
+#   text hash     a2ccc92de79f8137
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

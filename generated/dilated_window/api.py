@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     e30e8951367dda67
+#   content hash  bce6252a80081ce1
+#   text hash     3bc4f4d0c7060e31
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     43b929781e3e250c
+#   content hash  bce6252a80081ce1
+#   text hash     444e94a5765b4dbc
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

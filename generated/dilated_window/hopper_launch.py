@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     231fc4cedffbf376
+#   content hash  bce6252a80081ce1
+#   text hash     60da09cdc0261131
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

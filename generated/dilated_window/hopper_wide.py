@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     a43129a0b4a5c435
+#   content hash  bce6252a80081ce1
+#   text hash     041c8e085478de72
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     eab038490afb5571
+#   content hash  bce6252a80081ce1
+#   text hash     3ec5cb6d592c59fb
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

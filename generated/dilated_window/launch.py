@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     0566e2ccfbe5fdb7
+#   content hash  bce6252a80081ce1
+#   text hash     6e10c205dac30b04
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

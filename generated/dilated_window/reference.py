@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4fc1ab08866a2e1d
-#   text hash     3fb549381884b6bf
+#   content hash  bce6252a80081ce1
+#   text hash     6d9abdaf97724a55
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

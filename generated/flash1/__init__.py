@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  246c595da0594403
-#   text hash     dce94246dce7218f
+#   content hash  737e634e73c8db1b
+#   text hash     d587abf909f78d9a
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  246c595da0594403
-#   text hash     942ac8dc0641b6c8
+#   content hash  737e634e73c8db1b
+#   text hash     5c506c14f24ba306
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  246c595da0594403
-#   text hash     1445066b3fd3aecb
+#   content hash  737e634e73c8db1b
+#   text hash     9887a73b5b13831d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

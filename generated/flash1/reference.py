@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  246c595da0594403
-#   text hash     e361f1e7be9dc5cc
+#   content hash  737e634e73c8db1b
+#   text hash     dba0f86bbe98622b
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d3d881b9d2cb2189
-#   text hash     f60c84d9b9779096
+#   content hash  c9b04258238f167d
+#   text hash     3cd9f612954879b5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d3d881b9d2cb2189
-#   text hash     0f409261e9efc246
+#   content hash  c9b04258238f167d
+#   text hash     eef99930609551f9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d3d881b9d2cb2189
-#   text hash     1bf5ae1b4dfbc42f
+#   content hash  c9b04258238f167d
+#   text hash     13fa9a1121ece14f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d3d881b9d2cb2189
-#   text hash     9e32ad39b4878ca8
+#   content hash  c9b04258238f167d
+#   text hash     220e29da7a737006
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d3d881b9d2cb2189
-#   text hash     2fec6bf0ac071c03
+#   content hash  c9b04258238f167d
+#   text hash     89c3abf6809a3a07
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d3d881b9d2cb2189
-#   text hash     1fffb1fcf9215986
+#   content hash  c9b04258238f167d
+#   text hash     3148905a1d42535b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bcea2a2cd290828
-#   text hash     b23a663dceacd096
+#   content hash  ee8b632b33bc074f
+#   text hash     9d04fd06904a690d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

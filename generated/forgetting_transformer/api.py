@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bcea2a2cd290828
-#   text hash     050b37908057fa83
+#   content hash  ee8b632b33bc074f
+#   text hash     57c06b3782e57717
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

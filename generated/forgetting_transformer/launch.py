@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bcea2a2cd290828
-#   text hash     4c3aaac4afec4ae1
+#   content hash  ee8b632b33bc074f
+#   text hash     ec642b83bc2682a9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bcea2a2cd290828
-#   text hash     d190f5f791f4d881
+#   content hash  ee8b632b33bc074f
+#   text hash     b023a15fed5f1173
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bcea2a2cd290828
-#   text hash     328d86adf8ca979d
+#   content hash  ee8b632b33bc074f
+#   text hash     97a498a340d5f2a7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bcea2a2cd290828
-#   text hash     010a9c84efdf7910
+#   content hash  ee8b632b33bc074f
+#   text hash     8096d59c5446c1ff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -88,4 +88,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}}
+HOPPER_IS_FASTER = {"forward": {128: (1024,), 256: (0,)}}

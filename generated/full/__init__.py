@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     b48487b63fbda55f
+#   content hash  ee97123661e89042
+#   text hash     76d954e116447ba6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

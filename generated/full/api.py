@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     ffd4ed53e14109da
+#   content hash  ee97123661e89042
+#   text hash     0f0a9ddddc75488f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

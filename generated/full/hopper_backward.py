@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     d0a67b184d192dfa
+#   content hash  ee97123661e89042
+#   text hash     2f309dfd49f1b0f6
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

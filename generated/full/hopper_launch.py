@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     c5e5ce4d5ada459d
+#   content hash  ee97123661e89042
+#   text hash     6a4e91076a08d98b
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     c78642b7bec51c89
+#   content hash  ee97123661e89042
+#   text hash     cce3d1dc6febd40d
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

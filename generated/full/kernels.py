@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     1f20b9c17437b106
+#   content hash  ee97123661e89042
+#   text hash     14edc9513040b8bc
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     cf5a715c675548e4
+#   content hash  ee97123661e89042
+#   text hash     66f16d050eda0874
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     ad0d90469e55b250
+#   content hash  ee97123661e89042
+#   text hash     17d3de02b0964c5f
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     29089f7e71d10ab3
+#   content hash  ee97123661e89042
+#   text hash     24acceb0032a0310
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

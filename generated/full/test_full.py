@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     83b000157f8ba47a
+#   content hash  ee97123661e89042
+#   text hash     75de99ca88bb994c
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

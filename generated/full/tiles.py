@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     a2db8cebc46c917c
+#   content hash  ee97123661e89042
+#   text hash     2377f3dd197d2b65
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8e5566b1f49adbf
-#   text hash     3a5fd7ad5211f9c6
+#   content hash  ee97123661e89042
+#   text hash     0d6d576486e5538f
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

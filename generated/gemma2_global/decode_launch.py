@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e962ff83bfcafe
-#   text hash     0da2aa0786a17d7f
+#   content hash  784b66ff789c7058
+#   text hash     cdc7a20aab310266
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

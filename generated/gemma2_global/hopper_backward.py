@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e962ff83bfcafe
-#   text hash     569262158c6293a8
+#   content hash  784b66ff789c7058
+#   text hash     a5e099b6ae4d3791
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -72,8 +72,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, tanh, unrotate
+from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 
 add_tile = runtime.gluon_sum_of_tiles()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e962ff83bfcafe
-#   text hash     12ad34c807fdd25b
+#   content hash  784b66ff789c7058
+#   text hash     686c2a49c043b1d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e962ff83bfcafe
-#   text hash     c3e0afcd342306a0
+#   content hash  784b66ff789c7058
+#   text hash     01d84d0d3993a50b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -68,9 +68,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, store_rows
+from .hopper import barriers, matrix, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, over_columns
-from .kernels import LOG2E, query_tiles, tanh
+from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 

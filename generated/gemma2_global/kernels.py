@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e962ff83bfcafe
-#   text hash     c2a8495e2f1aa9a0
+#   content hash  784b66ff789c7058
+#   text hash     88f29a271bdb195a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e962ff83bfcafe
-#   text hash     ad8ce1e3ef243075
+#   content hash  784b66ff789c7058
+#   text hash     33cd2c21a376c6f8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  78e962ff83bfcafe
-#   text hash     8516e0961561ae9a
+#   content hash  784b66ff789c7058
+#   text hash     6843276f409d9327
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     a38af51e810db357
+#   content hash  603ec35082a1d03c
+#   text hash     4020dc64b49d9e34
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

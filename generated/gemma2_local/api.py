@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     d01b1ec6629a6393
+#   content hash  603ec35082a1d03c
+#   text hash     769bd114529f614b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     d1ef555066780ae0
+#   content hash  603ec35082a1d03c
+#   text hash     712ec8144ee6244d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     7f026ae4f1fc25b3
+#   content hash  603ec35082a1d03c
+#   text hash     96109da5d46f97fe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     1328090999c0acc1
+#   content hash  603ec35082a1d03c
+#   text hash     6beb781a3f53fc1d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

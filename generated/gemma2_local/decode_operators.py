@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     ca6c17f41594968f
+#   content hash  603ec35082a1d03c
+#   text hash     82906fb3d677a987
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     b77dac77db56e0db
+#   content hash  603ec35082a1d03c
+#   text hash     923ce89644d1d97a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -72,8 +72,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, tanh, unrotate
+from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 
 add_tile = runtime.gluon_sum_of_tiles()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     5af034c76535c883
+#   content hash  603ec35082a1d03c
+#   text hash     6e9eaa6eebdb9d7d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

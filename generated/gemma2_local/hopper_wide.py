@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     2458f28ade928c4e
+#   content hash  603ec35082a1d03c
+#   text hash     c472df59d8d24c34
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -68,9 +68,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, store_rows
+from .hopper import barriers, matrix, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, over_columns
-from .kernels import LOG2E, query_tiles, tanh
+from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     44b81839a6dba435
+#   content hash  603ec35082a1d03c
+#   text hash     277b5fb7cb794573
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

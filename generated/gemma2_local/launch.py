@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     a2f273cadc421c6a
+#   content hash  603ec35082a1d03c
+#   text hash     8a8cf69c2333aced
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     5f177ee2d44d2345
+#   content hash  603ec35082a1d03c
+#   text hash     524513168afa07c9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

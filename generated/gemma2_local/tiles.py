@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e361bf2e9e8c3ef0
-#   text hash     1bc83d8f070816f2
+#   content hash  603ec35082a1d03c
+#   text hash     a55f8bcbbc6fbafe
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53e6c047760863c0
-#   text hash     c2bd53f4e5f3a8dd
+#   content hash  e34896f91e9ebf5b
+#   text hash     5628240d710ead23
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53e6c047760863c0
-#   text hash     5bb0d89289fe47f4
+#   content hash  e34896f91e9ebf5b
+#   text hash     5d018f16e604e037
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53e6c047760863c0
-#   text hash     38200eeb190f7618
+#   content hash  e34896f91e9ebf5b
+#   text hash     da2a65d496c35c51
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53e6c047760863c0
-#   text hash     2078cbfb78e5f34f
+#   content hash  e34896f91e9ebf5b
+#   text hash     5cf58a858c035602
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53e6c047760863c0
-#   text hash     942aaec47210c5a7
+#   content hash  e34896f91e9ebf5b
+#   text hash     6061bccacfc2d71d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

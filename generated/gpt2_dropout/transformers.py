@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53e6c047760863c0
-#   text hash     c8bd82e0742159b4
+#   content hash  e34896f91e9ebf5b
+#   text hash     f80d009c72f17307
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

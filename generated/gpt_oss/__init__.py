@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     72826581a96f9877
+#   content hash  2e44e0485071ed2b
+#   text hash     312250a9d817578c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     67dc9c8129283614
+#   content hash  2e44e0485071ed2b
+#   text hash     a847c517a2720414
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     d0d79228491ca8bd
+#   content hash  2e44e0485071ed2b
+#   text hash     9d17e64e8cb4b18e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

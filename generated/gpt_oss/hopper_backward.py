@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     8f1d61cbb870a4e7
+#   content hash  2e44e0485071ed2b
+#   text hash     c71e6db45aeb4a96
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     95a1dfdb51ba605a
+#   content hash  2e44e0485071ed2b
+#   text hash     e3bce67a31d4e184
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     0cfba40d5922a9eb
+#   content hash  2e44e0485071ed2b
+#   text hash     37c73f65799a1878
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     a86f6213ba0bf061
+#   content hash  2e44e0485071ed2b
+#   text hash     f775005625d83e14
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

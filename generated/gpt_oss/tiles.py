@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb55597a9e984c35
-#   text hash     dca17a33fba069e4
+#   content hash  2e44e0485071ed2b
+#   text hash     ca2d077d9a9c6a4d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

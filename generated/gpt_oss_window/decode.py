@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     0f940ef33ba3ce2f
+#   content hash  d937545fcf5b901b
+#   text hash     a1e3514f9d9d2fc6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     f544bed3e629a4b1
+#   content hash  d937545fcf5b901b
+#   text hash     0bf4812cec3782fe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

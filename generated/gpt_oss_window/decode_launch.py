@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     5dfddf483fec8df7
+#   content hash  d937545fcf5b901b
+#   text hash     6847fafd6b1b5094
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     1aafebb91ef127ab
+#   content hash  d937545fcf5b901b
+#   text hash     b622d14d130a3685
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     73124614b842a94a
+#   content hash  d937545fcf5b901b
+#   text hash     7ed7d5c765b0e042
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

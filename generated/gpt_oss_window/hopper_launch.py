@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     8e72e084be1ad9fa
+#   content hash  d937545fcf5b901b
+#   text hash     16c1501850a17b6b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     843a26250a0c7e5c
+#   content hash  d937545fcf5b901b
+#   text hash     1de34c16a05c847c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

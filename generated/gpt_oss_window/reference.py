@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     d5b00675104489c6
+#   content hash  d937545fcf5b901b
+#   text hash     8475171b08cbebb7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     420f3bdc01caab57
+#   content hash  d937545fcf5b901b
+#   text hash     2120d5ce488c6092
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba4127024de503d0
-#   text hash     9e844655ed9f2d7e
+#   content hash  d937545fcf5b901b
+#   text hash     f8c5bfc224b28f87
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

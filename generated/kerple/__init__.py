@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95631aedeff3b475
-#   text hash     66c49897bc4d8e15
+#   content hash  2105be9421b37c67
+#   text hash     ca15890971b690c4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

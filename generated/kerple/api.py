@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95631aedeff3b475
-#   text hash     c67b0c298230743c
+#   content hash  2105be9421b37c67
+#   text hash     d79b6a734b11e3f2
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

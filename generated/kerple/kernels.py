@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95631aedeff3b475
-#   text hash     b78ea4b94818f54d
+#   content hash  2105be9421b37c67
+#   text hash     85c9103bceb08eb6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

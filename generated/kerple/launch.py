@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95631aedeff3b475
-#   text hash     a1d4bff7754ddb10
+#   content hash  2105be9421b37c67
+#   text hash     7a12c478c7dc6230
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95631aedeff3b475
-#   text hash     1e31a1dc14c62395
+#   content hash  2105be9421b37c67
+#   text hash     8bb21f20612c4558
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

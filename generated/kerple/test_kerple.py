@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95631aedeff3b475
-#   text hash     09d52ffe62178aec
+#   content hash  2105be9421b37c67
+#   text hash     1cde0fa9f4b2de3b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

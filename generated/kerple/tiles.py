@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95631aedeff3b475
-#   text hash     9fb78372db41b2e4
+#   content hash  2105be9421b37c67
+#   text hash     ffdaf0aaf5255a7e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     80011b22430dbcd7
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     88b91c74f31a188c
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     d002a7c19fdf5be7
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     0ae5065ae1e33f88
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     825685701bf5d239
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     fc633e490af34e08
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     20ca6b25974d5870
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     a53479a32ec4af9e
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     8fb67528742c980f
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     5ede2b1055ce72c9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

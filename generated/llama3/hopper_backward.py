@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     a4a31443e235797a
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     c118f2031ca8d449
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

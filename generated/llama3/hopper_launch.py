@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     914a52e5cd6781c9
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     c164eaf43d9903ef
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

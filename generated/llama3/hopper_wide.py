@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     700f8c486e1e14a3
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     86186576a63b4070
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     0c3e152190adbd29
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     adcc96cfd8b51455
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     b50217cf8b3e70fb
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     b1db7987832c106b
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9af4ddee43d39eb3
-#   text hash     40f0ae96ef01319f
+#   content hash  3c5ca62e2bcb02f6
+#   text hash     bedf117bdc4ef1b0
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     16d504689553e1e2
+#   content hash  ef1e6a12657a1b24
+#   text hash     191aeecf1944868b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     5ccee43b1aaaa82a
+#   content hash  ef1e6a12657a1b24
+#   text hash     7050eecada42ef38
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     27f67fdfa51e1759
+#   content hash  ef1e6a12657a1b24
+#   text hash     75b94460a418a4e2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     f12bbd9c583cf6e2
+#   content hash  ef1e6a12657a1b24
+#   text hash     a3822a86733e1f44
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     0bf9556ed75a834e
+#   content hash  ef1e6a12657a1b24
+#   text hash     5f55fda5c3719e8a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     c7165b71b3b3d1fc
+#   content hash  ef1e6a12657a1b24
+#   text hash     11bfb5d5eb11f5c5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

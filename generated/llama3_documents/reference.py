@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     2828c6de2bdb8c6f
+#   content hash  ef1e6a12657a1b24
+#   text hash     d2cbca246f0e16d3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

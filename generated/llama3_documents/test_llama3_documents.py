@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7b574aeab7abc0fb
-#   text hash     a7a4d7be20fe5cb0
+#   content hash  ef1e6a12657a1b24
+#   text hash     9fc3dfd41ffdc44a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     b0b4a05db9653837
+#   content hash  1da5bdacc8a255fd
+#   text hash     b8adad885e2673e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

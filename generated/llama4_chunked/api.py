@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     794bee9fbfba39f6
+#   content hash  1da5bdacc8a255fd
+#   text hash     1f21dd0a38bee52a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

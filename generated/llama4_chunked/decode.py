@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     42029d8515a7e01d
+#   content hash  1da5bdacc8a255fd
+#   text hash     8782c0a448a3727b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     34065357d34253ef
+#   content hash  1da5bdacc8a255fd
+#   text hash     345c3da84dd580c9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     350b8521d4e2fa56
+#   content hash  1da5bdacc8a255fd
+#   text hash     f52a7b391e9b6c98
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     1f9afc3e029fbe19
+#   content hash  1da5bdacc8a255fd
+#   text hash     29338560c2fd44dd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     c224a7a399ed924b
+#   content hash  1da5bdacc8a255fd
+#   text hash     0b29b86f12b2c057
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     69caffb25a48979c
+#   content hash  1da5bdacc8a255fd
+#   text hash     04ee44f0217dd1d8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

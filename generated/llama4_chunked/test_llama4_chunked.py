@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     321387db95ebb544
+#   content hash  1da5bdacc8a255fd
+#   text hash     061d4f354f4cf8e9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

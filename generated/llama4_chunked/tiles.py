@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f801dfb38b9ad7d
-#   text hash     989e07a5ce276462
+#   content hash  1da5bdacc8a255fd
+#   text hash     7c55b587c9a8a169
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

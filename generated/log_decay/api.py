@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  42cb64430c80e127
-#   text hash     78579f4dc6374137
+#   content hash  a13a8a2059133da8
+#   text hash     5676193d60b8ab24
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  42cb64430c80e127
-#   text hash     61d8b2c4542bc92b
+#   content hash  a13a8a2059133da8
+#   text hash     dbb47cde45e9d618
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

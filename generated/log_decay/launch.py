@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  42cb64430c80e127
-#   text hash     3bdfd96db12c9beb
+#   content hash  a13a8a2059133da8
+#   text hash     2aaf199a08481361
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

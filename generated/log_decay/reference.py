@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  42cb64430c80e127
-#   text hash     452123e0b30bfa8e
+#   content hash  a13a8a2059133da8
+#   text hash     16dfdf482732bb5c
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  42cb64430c80e127
-#   text hash     4826f709e06d9179
+#   content hash  a13a8a2059133da8
+#   text hash     d8a5a5b43a96947f
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  42cb64430c80e127
-#   text hash     caff01cbe4a23b3b
+#   content hash  a13a8a2059133da8
+#   text hash     79467f7a84188b0f
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -88,4 +88,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}}
+HOPPER_IS_FASTER = {"forward": {128: (1024,), 256: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  baa53822489866af
-#   text hash     0ab9467716845d1a
+#   content hash  d1bece4f51458251
+#   text hash     943df033695d8320
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  baa53822489866af
-#   text hash     0517a7f897214db9
+#   content hash  d1bece4f51458251
+#   text hash     0c134a727b93ea62
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  baa53822489866af
-#   text hash     9766baf6f3e2db39
+#   content hash  d1bece4f51458251
+#   text hash     b6d821b5650e93be
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  baa53822489866af
-#   text hash     dc95fbb1d3dca4ad
+#   content hash  d1bece4f51458251
+#   text hash     a0d58eb1b5e2d9bc
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  baa53822489866af
-#   text hash     a22a9df5ad746df7
+#   content hash  d1bece4f51458251
+#   text hash     97d81f37e81ad181
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

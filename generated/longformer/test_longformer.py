@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  baa53822489866af
-#   text hash     ce7a4be7a887c0ae
+#   content hash  d1bece4f51458251
+#   text hash     fba4a51828d9d699
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  baa53822489866af
-#   text hash     979c412bb4e2dd66
+#   content hash  d1bece4f51458251
+#   text hash     722691da538bdc47
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     5356b6486b94df58
+#   content hash  6a30dbfc5ada111c
+#   text hash     63f5c31ae50e1606
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     443da11ec3a038c7
+#   content hash  6a30dbfc5ada111c
+#   text hash     52cb2c30fcd6d55c
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     f5f3a0d88517304b
+#   content hash  6a30dbfc5ada111c
+#   text hash     f27cc060f974961e
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     5594f7847c4200e6
+#   content hash  6a30dbfc5ada111c
+#   text hash     faf344175747592a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

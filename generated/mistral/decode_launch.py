@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     82aa25f94a12f6a8
+#   content hash  6a30dbfc5ada111c
+#   text hash     35ec30141fcbe83f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     b20c93f511a914c9
+#   content hash  6a30dbfc5ada111c
+#   text hash     0a1894e32c4ea6db
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     394fb4a2963926f3
+#   content hash  6a30dbfc5ada111c
+#   text hash     73e858d0c2778bb7
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

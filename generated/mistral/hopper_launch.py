@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     b2141e249bd27dc6
+#   content hash  6a30dbfc5ada111c
+#   text hash     008b2d5270ed4b44
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     19f112befb8035c1
+#   content hash  6a30dbfc5ada111c
+#   text hash     6c92efb8affb3a19
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

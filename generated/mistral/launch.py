@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     fc66dd9db8c1d99b
+#   content hash  6a30dbfc5ada111c
+#   text hash     44da82f3b8f1e8f6
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     e9f1617b504cfca2
+#   content hash  6a30dbfc5ada111c
+#   text hash     a849d1257cda2bf8
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

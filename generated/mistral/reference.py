@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     5804d91545103d5a
+#   content hash  6a30dbfc5ada111c
+#   text hash     d40fcd2a541d6500
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     f8194c23bc222230
+#   content hash  6a30dbfc5ada111c
+#   text hash     c20707f21c05d6ac
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     78845ae4ac7bead6
+#   content hash  6a30dbfc5ada111c
+#   text hash     b550fa13c3bf1caf
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

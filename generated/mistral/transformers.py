@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc65bfe2d49351da
-#   text hash     3e7c5b077202eff0
+#   content hash  6a30dbfc5ada111c
+#   text hash     ffd6ecd55699b8be
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     813935a263f768f2
+#   content hash  eb8d96e4b1c7114d
+#   text hash     8191269177833c42
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     9eb63d99396c33b6
+#   content hash  eb8d96e4b1c7114d
+#   text hash     11514f81b17930bd
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     063028634d820c09
+#   content hash  eb8d96e4b1c7114d
+#   text hash     1ff24fffad016920
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

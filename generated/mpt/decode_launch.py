@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     f3359c64c8e77f26
+#   content hash  eb8d96e4b1c7114d
+#   text hash     2a4c5d34edd72ee6
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     fd64b9fa1c9c9a12
+#   content hash  eb8d96e4b1c7114d
+#   text hash     76a212c8e0d97c9b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     4311fd2021e013ee
+#   content hash  eb8d96e4b1c7114d
+#   text hash     66f888706f568526
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     96870fcc12557799
+#   content hash  eb8d96e4b1c7114d
+#   text hash     d42f2acedc9e3b03
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

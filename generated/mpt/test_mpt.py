@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     744fe206deec4d4b
+#   content hash  eb8d96e4b1c7114d
+#   text hash     66682e4a284e0ed6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bc29b13ff3e813
-#   text hash     ef8d49ad0e489e32
+#   content hash  eb8d96e4b1c7114d
+#   text hash     7a74de55803dc274
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a27d59e1907b9a7e
-#   text hash     07c88f7cf3de913d
+#   content hash  60f4b89153de14f6
+#   text hash     33c38d09a385707f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

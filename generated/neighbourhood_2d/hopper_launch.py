@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a27d59e1907b9a7e
-#   text hash     c34c96bf884e225c
+#   content hash  60f4b89153de14f6
+#   text hash     67f01568e50ec984
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

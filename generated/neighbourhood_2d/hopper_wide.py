@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a27d59e1907b9a7e
-#   text hash     2d1279fb976e92b7
+#   content hash  60f4b89153de14f6
+#   text hash     aa57abcf7aa6b876
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

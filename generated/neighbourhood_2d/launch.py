@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a27d59e1907b9a7e
-#   text hash     00fb0eff0963f0e8
+#   content hash  60f4b89153de14f6
+#   text hash     3ec525f8b38e8fef
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

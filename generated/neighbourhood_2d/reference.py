@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a27d59e1907b9a7e
-#   text hash     33ac256a649dded5
+#   content hash  60f4b89153de14f6
+#   text hash     4ccd9e7fe108bf2c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

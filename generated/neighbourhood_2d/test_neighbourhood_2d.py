@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a27d59e1907b9a7e
-#   text hash     9b91e28d4761b75f
+#   content hash  60f4b89153de14f6
+#   text hash     baf7899837b46c05
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a27d59e1907b9a7e
-#   text hash     1f42a1a0a582027e
+#   content hash  60f4b89153de14f6
+#   text hash     6e0771b427ec07ac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     7cf94ebe289ea960
+#   content hash  ab99f4ed6ce68a14
+#   text hash     806340491d5453dd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     c7b248ae30bd97a8
+#   content hash  ab99f4ed6ce68a14
+#   text hash     4c6645cd5356b714
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     1e39f15ac6907181
+#   content hash  ab99f4ed6ce68a14
+#   text hash     9bfece32995dd6ad
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     cedc7338e8f50139
+#   content hash  ab99f4ed6ce68a14
+#   text hash     e9e9c9326e01bcbe
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     d16daa4a2c1c922b
+#   content hash  ab99f4ed6ce68a14
+#   text hash     e7ec57ee1c17c9df
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     09741b72b729cce0
+#   content hash  ab99f4ed6ce68a14
+#   text hash     1491a7952c648386
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

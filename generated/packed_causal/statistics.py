@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     34529a3c2ccf65b0
+#   content hash  ab99f4ed6ce68a14
+#   text hash     073d8384245971e6
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

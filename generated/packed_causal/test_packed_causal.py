@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     915f030e820f8746
+#   content hash  ab99f4ed6ce68a14
+#   text hash     38c5385c3a8801d1
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6f8c882de61920d
-#   text hash     51920e2597beb2f7
+#   content hash  ab99f4ed6ce68a14
+#   text hash     342e0f6a3db65112
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     8f6f6881c5b643c2
+#   content hash  f0298151565ea6f3
+#   text hash     f7ff8ce01d83f9d4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

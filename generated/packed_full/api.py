@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     0ed93ce3a8e538d7
+#   content hash  f0298151565ea6f3
+#   text hash     802a5f54216aea36
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

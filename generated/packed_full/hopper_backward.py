@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     d1f3cb545e137259
+#   content hash  f0298151565ea6f3
+#   text hash     9427b5accb403918
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     1523efa73c7d92e8
+#   content hash  f0298151565ea6f3
+#   text hash     8fc26b1fb7d583ea
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

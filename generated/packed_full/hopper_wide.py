@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     3a98eec7383da128
+#   content hash  f0298151565ea6f3
+#   text hash     d81dcac10b75fac7
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

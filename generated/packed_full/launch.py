@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     0b41090249e125e4
+#   content hash  f0298151565ea6f3
+#   text hash     f06062b4c3654be4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     9c8dcc75decd1fc6
+#   content hash  f0298151565ea6f3
+#   text hash     8dea67f48d2c3d8f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     84dbf4b5cc26d1b4
+#   content hash  f0298151565ea6f3
+#   text hash     50692a4045840ffb
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

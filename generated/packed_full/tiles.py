@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     eefd93036581a16b
+#   content hash  f0298151565ea6f3
+#   text hash     d93bb8f18b823aed
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c2224eef73c45ef
-#   text hash     bcc4cb34cf6d98f7
+#   content hash  f0298151565ea6f3
+#   text hash     c7378ca546a2d814
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

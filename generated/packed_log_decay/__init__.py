@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  deb01fc88e9d42fe
-#   text hash     cd140a8cbb7ffab9
+#   content hash  43295284c7655777
+#   text hash     d93b31ddefba20c8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

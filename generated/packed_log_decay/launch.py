@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  deb01fc88e9d42fe
-#   text hash     ffd1e0b50c0275f8
+#   content hash  43295284c7655777
+#   text hash     2ef306fe758471b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

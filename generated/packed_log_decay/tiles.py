@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  deb01fc88e9d42fe
-#   text hash     bba0ab57cd4329c5
+#   content hash  43295284c7655777
+#   text hash     2996f4e0f9928098
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -88,4 +88,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}}
+HOPPER_IS_FASTER = {"forward": {128: (1024,), 256: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     16beb99f27a438de
+#   content hash  17adcc28b651e740
+#   text hash     56a4ba02d037b967
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

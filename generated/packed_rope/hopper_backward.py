@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     d7c5d08140e96950
+#   content hash  17adcc28b651e740
+#   text hash     c66f6f24704720c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

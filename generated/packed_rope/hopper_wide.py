@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     a70379ecf236dfeb
+#   content hash  17adcc28b651e740
+#   text hash     f4c8a8ee0a056507
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     6f96a1bbe99df6e6
+#   content hash  17adcc28b651e740
+#   text hash     9f6ece2fd52ce53e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     f5ab0944363f660d
+#   content hash  17adcc28b651e740
+#   text hash     4f6dc36da39e1d7b
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

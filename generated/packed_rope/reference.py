@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     e34d060dbce60365
+#   content hash  17adcc28b651e740
+#   text hash     0e34ec911b5a288b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

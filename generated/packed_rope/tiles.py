@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     15d2f5394aa7c1fc
+#   content hash  17adcc28b651e740
+#   text hash     3927796701f11ff5
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

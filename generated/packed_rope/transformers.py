@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b11c96086efd6aee
-#   text hash     7d41428185e8b99a
+#   content hash  17adcc28b651e740
+#   text hash     d1fc9ecc4eead994
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c6bc810f38b0ab2
-#   text hash     9669d90007684307
+#   content hash  8936e487f071a3d3
+#   text hash     2823292ee4d8bf45
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

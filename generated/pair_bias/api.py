@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c6bc810f38b0ab2
-#   text hash     ddf8317fbd6894da
+#   content hash  8936e487f071a3d3
+#   text hash     9b384e459c431b9d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c6bc810f38b0ab2
-#   text hash     e5a2812c08d383e8
+#   content hash  8936e487f071a3d3
+#   text hash     8609d1332578a54e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0c6bc810f38b0ab2
-#   text hash     c04fef172207f9da
+#   content hash  8936e487f071a3d3
+#   text hash     93d315a714087929
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     8f74f8640b846a26
+#   content hash  5d565e74edeced57
+#   text hash     ee8208ac1728303a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     26c082ba2bbb7c89
+#   content hash  5d565e74edeced57
+#   text hash     81f649baa5ef0d06
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     a6889bae50b5d16b
+#   content hash  5d565e74edeced57
+#   text hash     0778efd60b6935b2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     446eccfec28ea458
+#   content hash  5d565e74edeced57
+#   text hash     ec3dd0c7eda8313f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

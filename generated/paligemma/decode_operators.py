@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     19d5195edf980bbd
+#   content hash  5d565e74edeced57
+#   text hash     bf55239574803e7f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     f4a8436b1c9c8787
+#   content hash  5d565e74edeced57
+#   text hash     063114dc7a0a9c2d
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     0c6b600cacac5828
+#   content hash  5d565e74edeced57
+#   text hash     208b345352b4ce58
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

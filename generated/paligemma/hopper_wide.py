@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     3a6bc2a4065b311c
+#   content hash  5d565e74edeced57
+#   text hash     88b1d7ff6ed91a40
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

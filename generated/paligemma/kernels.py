@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     bef0461be3b2784b
+#   content hash  5d565e74edeced57
+#   text hash     f2283bdac102f20b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

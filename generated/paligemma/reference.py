@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     e9217d68e1e41ed0
+#   content hash  5d565e74edeced57
+#   text hash     3692dacce0bbfeb1
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     560cac1fa8594e82
+#   content hash  5d565e74edeced57
+#   text hash     3fbe9afc4f38dae3
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9f4a45b782f687ad
-#   text hash     8fdcd8ab91102ac0
+#   content hash  5d565e74edeced57
+#   text hash     1c32cc0d60aec88b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

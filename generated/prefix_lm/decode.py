@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     9c1681c0e8d32432
+#   content hash  44b822d89ffbfd1e
+#   text hash     c6199dfe9cdb5e33
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

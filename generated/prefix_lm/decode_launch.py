@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     12a50a196261c7c5
+#   content hash  44b822d89ffbfd1e
+#   text hash     4f0453ec91472389
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     6805242e0472e530
+#   content hash  44b822d89ffbfd1e
+#   text hash     f9f3173256e6330a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

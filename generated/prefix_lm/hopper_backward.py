@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     ab70642d1d6fa914
+#   content hash  44b822d89ffbfd1e
+#   text hash     bcec6b09e186ead6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

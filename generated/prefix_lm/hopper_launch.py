@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     16a2937219bce12e
+#   content hash  44b822d89ffbfd1e
+#   text hash     e2be71ed67376e22
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     10009dfeabd7900c
+#   content hash  44b822d89ffbfd1e
+#   text hash     9db2fd2b508e52fe
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

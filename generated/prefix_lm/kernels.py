@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     2c248257bc22b507
+#   content hash  44b822d89ffbfd1e
+#   text hash     deed011c08edea5d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     ae835f6eaf1372c7
+#   content hash  44b822d89ffbfd1e
+#   text hash     761aa37e4fbd29e7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     350a03c4cc593a0c
+#   content hash  44b822d89ffbfd1e
+#   text hash     c9a073262a1573dc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

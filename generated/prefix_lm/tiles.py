@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     aa8cc69d3c6cec82
+#   content hash  44b822d89ffbfd1e
+#   text hash     9b070301290c429f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10d7f7a69614a20e
-#   text hash     2f69e903a21fd500
+#   content hash  44b822d89ffbfd1e
+#   text hash     936b16a7e48ac8b7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

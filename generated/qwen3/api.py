@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     4376e65c9b38c985
+#   content hash  eacf045f39babd69
+#   text hash     67388d8d1141bcba
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

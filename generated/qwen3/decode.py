@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     b9c7b573ec388d5a
+#   content hash  eacf045f39babd69
+#   text hash     95b914c2d092bf53
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     83a777e7bb22a2c5
+#   content hash  eacf045f39babd69
+#   text hash     a12e0b802ad8d2f3
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     993b5df88ad71f09
+#   content hash  eacf045f39babd69
+#   text hash     8d471374bef857d6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     c34a2d08175caf96
+#   content hash  eacf045f39babd69
+#   text hash     5e8e42fc4dc91eee
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

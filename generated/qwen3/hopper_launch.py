@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     75b135b8f38c7bdb
+#   content hash  eacf045f39babd69
+#   text hash     17010713afb7e321
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     4b6e8bc762c4d314
+#   content hash  eacf045f39babd69
+#   text hash     28dcdd617a5e9bc2
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

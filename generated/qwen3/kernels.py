@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     164cb759b42959c8
+#   content hash  eacf045f39babd69
+#   text hash     652968851eff8ecd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

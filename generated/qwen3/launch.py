@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     bf16fafe681641ed
+#   content hash  eacf045f39babd69
+#   text hash     5e1b607c18c041ad
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     a8a38d89c30f75c9
+#   content hash  eacf045f39babd69
+#   text hash     b42696fd6786d498
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     d0d3edc01bc3af36
+#   content hash  eacf045f39babd69
+#   text hash     4c631108039bc048
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32710cfc50daa1c8
-#   text hash     bc4b0443cf3b7d04
+#   content hash  eacf045f39babd69
+#   text hash     64fc37d3074877d8
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     e1b08d335dc455df
+#   content hash  7c36a900de3ed0b4
+#   text hash     0d0f2ee8d5d13563
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     fd86de88fdd16e63
+#   content hash  7c36a900de3ed0b4
+#   text hash     7800854a33afc466
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

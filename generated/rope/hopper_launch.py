@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     d2e3321839b92c07
+#   content hash  7c36a900de3ed0b4
+#   text hash     5fcde85f73da307b
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

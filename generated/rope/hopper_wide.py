@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     207fe1c1dc98ee9c
+#   content hash  7c36a900de3ed0b4
+#   text hash     458e4ce41b49c586
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

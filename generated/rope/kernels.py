@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     57fb0df0463bf018
+#   content hash  7c36a900de3ed0b4
+#   text hash     90f62f18a31e7bba
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

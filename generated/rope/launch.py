@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     e286b88e49c03241
+#   content hash  7c36a900de3ed0b4
+#   text hash     65e1e3fb9844a33b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

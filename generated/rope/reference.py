@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     b8de56a42cf8f583
+#   content hash  7c36a900de3ed0b4
+#   text hash     7856a15808bd59ae
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     1ddab320214330f8
+#   content hash  7c36a900de3ed0b4
+#   text hash     6c375cbc0abe0c70
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99cb6aac735389f9
-#   text hash     5d19dd0634ad99e4
+#   content hash  7c36a900de3ed0b4
+#   text hash     9ebeff85fae96a5e
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bcf1aec48f72c901
-#   text hash     721d902e45588673
+#   content hash  c7b376a6f072c647
+#   text hash     f267e712f2821d5c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bcf1aec48f72c901
-#   text hash     4e189d85ba6c1d13
+#   content hash  c7b376a6f072c647
+#   text hash     3c9d814f16d755b1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bcf1aec48f72c901
-#   text hash     c8aed1c7b2a31703
+#   content hash  c7b376a6f072c647
+#   text hash     9e729c7c27b6946a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bcf1aec48f72c901
-#   text hash     ca1c669e46b4a503
+#   content hash  c7b376a6f072c647
+#   text hash     fbf04557549b75cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bcf1aec48f72c901
-#   text hash     19fb0500a7989f08
+#   content hash  c7b376a6f072c647
+#   text hash     330a071fb393e2c0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bcf1aec48f72c901
-#   text hash     a4df2ddd7368a4df
+#   content hash  c7b376a6f072c647
+#   text hash     6cc0a0632fa349e4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4689ddfe38f068c
-#   text hash     8ae33deaff0dfcd8
+#   content hash  ec375cdb56c1c9e5
+#   text hash     e42ed1e3a2b3cd29
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4689ddfe38f068c
-#   text hash     1adb8167164ee336
+#   content hash  ec375cdb56c1c9e5
+#   text hash     4bb3334d40457b3a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

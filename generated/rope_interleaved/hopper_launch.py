@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4689ddfe38f068c
-#   text hash     5e09070f06f4a371
+#   content hash  ec375cdb56c1c9e5
+#   text hash     b77bf334f5ba60d7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

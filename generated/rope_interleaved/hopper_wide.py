@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4689ddfe38f068c
-#   text hash     e50d5f730ec1cc4f
+#   content hash  ec375cdb56c1c9e5
+#   text hash     7bea95bbe7b12285
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4689ddfe38f068c
-#   text hash     62655e93f3ac389e
+#   content hash  ec375cdb56c1c9e5
+#   text hash     941152b102d941b3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4689ddfe38f068c
-#   text hash     9b052c4c9adb3799
+#   content hash  ec375cdb56c1c9e5
+#   text hash     c622b52e0f133982
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4689ddfe38f068c
-#   text hash     81c0934a66f69788
+#   content hash  ec375cdb56c1c9e5
+#   text hash     415763da0edbbd5a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

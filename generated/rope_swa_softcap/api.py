@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     4141b518bb9f95d2
+#   content hash  87cff1a8947f295e
+#   text hash     b3f1213bf81efa7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

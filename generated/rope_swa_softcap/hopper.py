@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     f5147dbf2d0f5bc2
+#   content hash  87cff1a8947f295e
+#   text hash     25f7a54b0acd4355
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -46,10 +46,12 @@ Symbols
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products
     packed             the weights of the tile before, two in each int32
+    OVERLAPPED         whether the product of the values before runs on while the largest scores are found
     rest               tiles before it are still to come
     entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
 """
 
+import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -58,7 +60,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums, tanh
+from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums
+from .kernels import tanh as any_tanh
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -109,9 +112,50 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def in_other_registers(packed):
-    """The same weights; those of the step before keep their registers as long as a product reads them."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [packed], gl.int32, False, 1)
+def in_order(m):
+    """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch."""
+    return gl.inline_asm_elementwise(
+        """{
+            .reg .pred p, any;
+            setp.eq.s32 p, $2, 0x7fc12345;  // no arithmetic gives this NaN
+            setp.eq.or.s32 p, $3, 0x7fc12345, p;
+        again:
+            vote.sync.any.pred any, p, 0xffffffff;
+            @any bra.uni again;
+            mov.b32 $0, $2;
+            mov.b32 $1, $3;
+        }""",
+        "=r,=r,r,r", [m], gl.float32, False, 2
+    )  # fmt: skip
+
+
+@triton.constexpr_function
+def operands(results, inputs):
+    """The constraints of PTX that has so many results and inputs, all of them floats."""
+    return ",".join(["=f"] * results + ["f"] * inputs)
+
+
+@triton.constexpr_function
+def shrinking(count):
+    """PTX that multiplies `count` values of a thread, in two rows, by a factor: a warp whose factors are all 1 is done sooner."""
+    lines = [
+        "{",
+        ".reg .pred p, any;",
+        f"setp.neu.f32 p, ${2 * count}, 1.0;",
+        f"setp.neu.or.f32 p, ${2 * count + 2}, 1.0, p;",
+    ]
+    lines += ["vote.sync.any.pred any, p, 0xffffffff;", *(f"mov.f32 ${i}, ${count + i};" for i in range(count))]
+    lines += ["@!any bra.uni done;", *(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))]
+    return "\n".join([*lines, "done:", "}"])
+
+
+@gluon.jit
+def shrunk(acc, shrink):
+    """The rows of acc, each times its factor: warps in which no row's largest score has grown have nothing to do."""
+    COUNT: gl.constexpr = acc.shape[1] // 2  # of each of 128 threads
+    return gl.inline_asm_elementwise(
+        shrinking(COUNT), operands(COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
+    )
 
 
 @gluon.jit
@@ -123,9 +167,64 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
     tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
 
 
+@triton.constexpr_function
+def near_zero(x, to):
+    """PTX that puts tanh of x, 0.7 in size at most, into `to`: by an odd polynomial, right to a unit in the last place."""
+    rest = (2.0091971e-02, -5.3558860e-02, 0.13329111, -0.33333191)
+    steps = [f"mul.f32 square, {x}, {x};", "mov.f32 slope, -5.1386627e-03;"]
+    steps += [f"fma.rn.f32 slope, slope, square, {coefficient};" for coefficient in rest]
+    return [*steps, "mul.f32 slope, slope, square;", f"fma.rn.f32 {to}, slope, {x}, {x};"]
+
+
+@triton.constexpr_function
+def anywhere(x, to):
+    """PTX that puts tanh of any x into `to`: by an exponential, or near 0 as above."""
+    return [
+        *near_zero(x, "inner"),
+        f"abs.f32 size, {x};",
+        "mul.f32 power, size, -2.88539008;",
+        "ex2.approx.ftz.f32 power, power;",
+        "add.f32 below, power, 1.0;",
+        "rcp.approx.ftz.f32 below, below;",
+        "sub.f32 outer, 1.0, power;",
+        "mul.f32 outer, outer, below;",
+        f"copysign.f32 outer, {x}, outer;",
+        "setp.gt.f32 far, size, 0.7;",
+        f"selp.f32 {to}, outer, inner, far;",
+    ]
+
+
+@triton.constexpr_function
+def tanh_of_scores(count):
+    """PTX of tanh for `count` scores of a thread: a warp whose scores are all near 0, as they mostly are, is done sooner.
+
+    Both ways give a score near 0 the same bits: they do not depend on the scores beside it.
+    """
+    scores = [(f"${count + i}", f"${i}") for i in range(count)]
+    lines = ["{", ".reg .f32 square, slope, inner, outer, size, power, below, largest<4>;", ".reg .pred far, any;"]
+    lines += [f"mov.f32 largest{i}, 0.0;" for i in range(4)]
+    for i in range(count):
+        lines += [f"abs.f32 size, ${count + i};", f"max.f32 largest{i % 4}, largest{i % 4}, size;"]
+    lines += [f"max.f32 largest0, largest0, largest{i};" for i in range(1, 4)]
+    lines += ["setp.gt.f32 far, largest0, 0.7;", "vote.sync.any.pred any, far, 0xffffffff;", "@any bra.uni some_far;"]
+    lines += [line for score in scores for line in near_zero(*score)]
+    lines += ["bra.uni done;", "some_far:", *(line for score in scores for line in anywhere(*score))]
+    return "\n".join([*lines, "done:", "}"])
+
+
+@gluon.jit
+def tanh(x):
+    """tanh, of a tile of scores to a few units in the last place."""
+    if len(x.shape) == 2 and x.shape[0] == 64 and x.shape[1] >= 16:
+        COUNT: gl.constexpr = x.shape[1] // 2  # of each of 128 threads
+        return gl.inline_asm_elementwise(tanh_of_scores(COUNT), operands(COUNT, COUNT), [x], gl.float32, False, COUNT)
+    else:
+        return any_tanh(x)
+
+
 @gluon.jit
 def weigh(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, mixed
+    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
     scale, q_pos = terms
@@ -139,6 +238,8 @@ def weigh(
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * (50.0 * LOG2E))
+    if OVERLAPPED:
+        m_new = in_order(m_new)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * (50.0 * LOG2E) - pivot[:, None])  # [64, BLOCK_N]
@@ -161,7 +262,7 @@ def attend_first(
     scoring = warpgroup_mma(q_tile, matrix(k_buffer, stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=True)
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
@@ -189,19 +290,18 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, mixed=mixed)
-    if acc.shape[1] >= 256:
-        # weights are made while the product before runs on; without a barrier here the assembler moves its end up
-        packed = pack(p, v_buffer.dtype)
-        mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
-        acc = warpgroup_mma_wait(0, [adding])
-        packed = in_other_registers(packed)
-    else:
-        acc = warpgroup_mma_wait(0, [adding])
-        # until then the product reads the registers of the weights before
-        packed = pack(p, v_buffer.dtype)
+    # the product of the values runs on while the largest scores are found
+    OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    acc = warpgroup_mma_wait(0, [adding])
+    # until then the product reads the registers of the weights before
+    packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
-    return acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None], m, l, packed
+    shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
+    if OVERLAPPED:
+        return shrunk(acc, shrink), m, l, packed
+    else:
+        return acc * shrink[:, None], m, l, packed
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     de5b769694596537
+#   content hash  87cff1a8947f295e
+#   text hash     1094f9386fcda289
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -72,8 +72,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, tanh, unrotate
+from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 
 add_tile = runtime.gluon_sum_of_tiles()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     362ab84a2646fe0e
+#   content hash  87cff1a8947f295e
+#   text hash     86397c6e6c8560ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     154baf708fa817f5
+#   content hash  87cff1a8947f295e
+#   text hash     c12dad59b9a46151
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -68,9 +68,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, store_rows
+from .hopper import barriers, matrix, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, over_columns
-from .kernels import LOG2E, query_tiles, tanh
+from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 

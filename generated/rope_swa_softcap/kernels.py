@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     29355ec8eee23606
+#   content hash  87cff1a8947f295e
+#   text hash     9cce383d4b466a82
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

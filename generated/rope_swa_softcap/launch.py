@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     889cdd476686fb9f
+#   content hash  87cff1a8947f295e
+#   text hash     867d3b4d0451964c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

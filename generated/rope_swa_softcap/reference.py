@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     cd7e5d1ba750d518
+#   content hash  87cff1a8947f295e
+#   text hash     b7e895406da1fb50
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

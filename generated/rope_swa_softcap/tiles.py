@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0c0b2372d48c12f8
-#   text hash     08dec7a9fc7584ed
+#   content hash  87cff1a8947f295e
+#   text hash     41d0261c96d967ab
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     4e9fb05f10bfcd95
+#   content hash  84f6841f53e1fbad
+#   text hash     4523409db2cf9741
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     c5c12b6168fbca72
+#   content hash  84f6841f53e1fbad
+#   text hash     6188ad40935ae873
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     4c2a74b29fbadda4
+#   content hash  84f6841f53e1fbad
+#   text hash     9b973ad0d6ee0f7b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

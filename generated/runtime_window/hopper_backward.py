@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     dbf34e97e79b890c
+#   content hash  84f6841f53e1fbad
+#   text hash     6434007f79ad52d9
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     27f493b92c418ca9
+#   content hash  84f6841f53e1fbad
+#   text hash     276211bd38a358ef
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     784adf89d4ac5871
+#   content hash  84f6841f53e1fbad
+#   text hash     95dac89c60858cde
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

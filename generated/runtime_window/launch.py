@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     cf94d7e8cdd86c17
+#   content hash  84f6841f53e1fbad
+#   text hash     67b2863132db3908
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     fd9454423bbaf2be
+#   content hash  84f6841f53e1fbad
+#   text hash     151ea3fa67c57dfd
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

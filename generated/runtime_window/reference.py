@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     b0d2b5252294d790
+#   content hash  84f6841f53e1fbad
+#   text hash     c3777e8f757b1b99
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

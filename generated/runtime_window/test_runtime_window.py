@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     230788a329c15d19
+#   content hash  84f6841f53e1fbad
+#   text hash     40dc03523720368a
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

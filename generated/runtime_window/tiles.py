@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     cdfaf902854df2fe
+#   content hash  84f6841f53e1fbad
+#   text hash     f899802fedefb9e7
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

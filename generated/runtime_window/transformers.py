@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792a8a426e660f4b
-#   text hash     5b481cb38fee2180
+#   content hash  84f6841f53e1fbad
+#   text hash     8acbcd1eb11f1930
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

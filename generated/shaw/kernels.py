@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cab78338b1cbb8a
-#   text hash     cc9ee85ea0e145da
+#   content hash  43e0b8b03fcf97e2
+#   text hash     f51d5e83dd5cbb50
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cab78338b1cbb8a
-#   text hash     732ea1f390e063a5
+#   content hash  43e0b8b03fcf97e2
+#   text hash     9ebddd6bb758bf0d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cab78338b1cbb8a
-#   text hash     73f677f4f03ac86b
+#   content hash  43e0b8b03fcf97e2
+#   text hash     8cde859ac955b719
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cab78338b1cbb8a
-#   text hash     89822d9761f1b4f0
+#   content hash  43e0b8b03fcf97e2
+#   text hash     166881ee45ace4ba
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cab78338b1cbb8a
-#   text hash     106cce969f033abf
+#   content hash  43e0b8b03fcf97e2
+#   text hash     793598cc5eb76af9
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     6565b8226a9e3ead
+#   content hash  e53acd873f06b0ac
+#   text hash     8aa8e34592db176e
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

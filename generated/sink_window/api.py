@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     80bf46f26cab8c6a
+#   content hash  e53acd873f06b0ac
+#   text hash     4b51f8623059a40a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

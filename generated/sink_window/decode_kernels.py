@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     a6e0e690ef6f8dea
+#   content hash  e53acd873f06b0ac
+#   text hash     4183c33654034b01
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

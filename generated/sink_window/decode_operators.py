@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     b9010dfd6aeee233
+#   content hash  e53acd873f06b0ac
+#   text hash     92870c3344240bb2
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     fb9551d2b29d52af
+#   content hash  e53acd873f06b0ac
+#   text hash     7a6ca508c6ce821b
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

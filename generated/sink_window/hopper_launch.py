@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     0a1f9fe7a28a2280
+#   content hash  e53acd873f06b0ac
+#   text hash     552fe706f413933c
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

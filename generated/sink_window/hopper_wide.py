@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     39b41ac16e30ec4b
+#   content hash  e53acd873f06b0ac
+#   text hash     65674c8462c9bebc
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     106ebabe23b4e8bf
+#   content hash  e53acd873f06b0ac
+#   text hash     fe0a6c56dcc93653
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     f6dc0ebc9f18d9f1
+#   content hash  e53acd873f06b0ac
+#   text hash     2d07a33214760a63
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

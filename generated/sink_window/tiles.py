@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bbd20c1705b0d0a1
-#   text hash     08464b86c5698c0f
+#   content hash  e53acd873f06b0ac
+#   text hash     6b8c9aae263d503e
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

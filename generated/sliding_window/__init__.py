@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     84772feb4faf9311
+#   content hash  ec9ec944b69d0f95
+#   text hash     7631fe01a680c4de
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     37ed2eb59becd191
+#   content hash  ec9ec944b69d0f95
+#   text hash     38c0ea4522945930
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     4a6f31f871264338
+#   content hash  ec9ec944b69d0f95
+#   text hash     c65799aa9b899b4f
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

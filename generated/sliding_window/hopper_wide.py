@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     9b12fc98aec4966f
+#   content hash  ec9ec944b69d0f95
+#   text hash     88522896b25d1c12
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     3791656a5f6c2f7a
+#   content hash  ec9ec944b69d0f95
+#   text hash     1615ae0d370aab4f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     0c49bbe32b7ed244
+#   content hash  ec9ec944b69d0f95
+#   text hash     a054f0b0188cafa6
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

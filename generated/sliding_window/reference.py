@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     f1437c963e41fcab
+#   content hash  ec9ec944b69d0f95
+#   text hash     2230ab5fead25262
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     0cb00f2ff8daecd6
+#   content hash  ec9ec944b69d0f95
+#   text hash     a229a113e6f68f43
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a3ddfa214e0156
-#   text hash     8aefa5dc97435e0f
+#   content hash  ec9ec944b69d0f95
+#   text hash     a91a39c1f61a4bd3
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     6f1a16938445e0d0
+#   content hash  db004bf15f09f1de
+#   text hash     f269d0e06ddfc524
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     19c3535fa9a1a448
+#   content hash  db004bf15f09f1de
+#   text hash     7387fe910ef334e6
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

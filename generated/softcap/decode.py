@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     d4ef27b83bc0a7e6
+#   content hash  db004bf15f09f1de
+#   text hash     6f831e7ecbdab7d9
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

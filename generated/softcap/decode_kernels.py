@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     73ecbf977544fca1
+#   content hash  db004bf15f09f1de
+#   text hash     407ae372f651d5ea
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

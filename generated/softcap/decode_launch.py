@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     b0dfc7c7a7ad7857
+#   content hash  db004bf15f09f1de
+#   text hash     3c79a62c9aaf0f24
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     e17cda3328d7f269
+#   content hash  db004bf15f09f1de
+#   text hash     c5474b1fa43b7adb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     c7b4dd17580c3057
+#   content hash  db004bf15f09f1de
+#   text hash     d94f497f6351377d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -71,8 +71,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, tanh
+from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles
 
 add_tile = runtime.gluon_sum_of_tiles()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     5f14bafd98fcec53
+#   content hash  db004bf15f09f1de
+#   text hash     2d6d38dcbb9aef7e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

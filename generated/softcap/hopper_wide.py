@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     3bc61f73f1cf0ec7
+#   content hash  db004bf15f09f1de
+#   text hash     e2bc688f13a54aa6
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -68,9 +68,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, store_rows
+from .hopper import barriers, matrix, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, over_columns
-from .kernels import LOG2E, query_tiles, tanh
+from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 

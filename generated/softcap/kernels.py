@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     cdf5f861cda12bba
+#   content hash  db004bf15f09f1de
+#   text hash     f0ebeebe34cfc61e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     afcb620495f5c9fe
+#   content hash  db004bf15f09f1de
+#   text hash     ccd46f8edb4d7eee
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     4782d7335538cf0d
+#   content hash  db004bf15f09f1de
+#   text hash     5eb5f48b24b0d690
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     40fa934d35f49522
+#   content hash  db004bf15f09f1de
+#   text hash     49568a3defcf3caa
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     eb747c3f77b94777
+#   content hash  db004bf15f09f1de
+#   text hash     bf9f5a8468e56aad
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (4096,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (1024,), 256: (1024,)}, "backward": {128: (1024,), 256: (1024,)}}

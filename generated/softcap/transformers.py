@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc0c7e2487f9a57c
-#   text hash     d9249c355d94df69
+#   content hash  db004bf15f09f1de
+#   text hash     20e7244f81e108bf
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     5a60ad260ae98bf7
+#   content hash  02d3fe399922d093
+#   text hash     d8bd4988394ae1f6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

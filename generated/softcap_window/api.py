@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     8b195ea3d7203bf7
+#   content hash  02d3fe399922d093
+#   text hash     72dca750784eb55c
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     63595fedcf840a4b
+#   content hash  02d3fe399922d093
+#   text hash     a7402285adb4353a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

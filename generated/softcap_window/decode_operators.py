@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     d4d74a582c64138b
+#   content hash  02d3fe399922d093
+#   text hash     f21bc49cec77eaa1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

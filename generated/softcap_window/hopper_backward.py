@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     9f188b20b108b6fd
+#   content hash  02d3fe399922d093
+#   text hash     c21930e6ce330d1d
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -71,8 +71,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, tanh
+from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles
 
 add_tile = runtime.gluon_sum_of_tiles()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     fcf2b673bb096362
+#   content hash  02d3fe399922d093
+#   text hash     af6f851b010754da
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -68,9 +68,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, store_rows
+from .hopper import barriers, matrix, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, over_columns
-from .kernels import LOG2E, query_tiles, tanh
+from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 

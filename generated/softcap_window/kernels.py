@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     ace7c55fcdeab064
+#   content hash  02d3fe399922d093
+#   text hash     4f51d266d2ca7e53
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     c850ef502f5a0dc7
+#   content hash  02d3fe399922d093
+#   text hash     3ee5eeb30fa1815b
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     16cea646f793b1db
+#   content hash  02d3fe399922d093
+#   text hash     866010ae1b5308eb
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07c29746b6e87ade
-#   text hash     8bfa87ec6b4d215f
+#   content hash  02d3fe399922d093
+#   text hash     668c87bb6cf4b647
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     e0548d75eaae3cd0
+#   content hash  c4e08fa4f9c09d42
+#   text hash     38dd1d9d44f29c72
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     0788b6f0d0f75921
+#   content hash  c4e08fa4f9c09d42
+#   text hash     6b7578e95d37d4e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

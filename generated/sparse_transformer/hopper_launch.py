@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     1e2c7792af3f2b92
+#   content hash  c4e08fa4f9c09d42
+#   text hash     26ee6f87caebfdad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     d472cd73062f9ce2
+#   content hash  c4e08fa4f9c09d42
+#   text hash     a2087bb2bf481b2f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     08cba9adfbdba961
+#   content hash  c4e08fa4f9c09d42
+#   text hash     b57058f82c065667
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

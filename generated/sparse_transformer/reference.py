@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     b368ae762d4d1c27
+#   content hash  c4e08fa4f9c09d42
+#   text hash     66d94662d4d89c3d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

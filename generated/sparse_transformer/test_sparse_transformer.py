@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     97f50e09d8b7cd48
+#   content hash  c4e08fa4f9c09d42
+#   text hash     ddb80863be253d5d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb4d5db72dce07d
-#   text hash     c5fa1c559fd6987f
+#   content hash  c4e08fa4f9c09d42
+#   text hash     13225bcf8ce91f35
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     81d5f2833bc4629f
+#   content hash  62bc6bd6e2a27543
+#   text hash     298818d87eb35421
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

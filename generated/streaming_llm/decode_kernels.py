@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     f1eb82cb43c1e368
+#   content hash  62bc6bd6e2a27543
+#   text hash     ce8b564cfeeb6bf6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     ebda2123755b4142
+#   content hash  62bc6bd6e2a27543
+#   text hash     c12753a50a66310f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

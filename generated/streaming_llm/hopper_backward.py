@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     22b6d495b3ebf060
+#   content hash  62bc6bd6e2a27543
+#   text hash     2e9f94f6d76de7cf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     d2f656a4c179c96b
+#   content hash  62bc6bd6e2a27543
+#   text hash     0ae4a89462282e34
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     2c8d34ab1d64e5bc
+#   content hash  62bc6bd6e2a27543
+#   text hash     a08e7a2fbbcc4a01
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     3a22bab49254ad49
+#   content hash  62bc6bd6e2a27543
+#   text hash     0e0e013fab02b37c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

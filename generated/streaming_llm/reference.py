@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     2e96ccb3ee19be64
+#   content hash  62bc6bd6e2a27543
+#   text hash     390b306561148d14
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

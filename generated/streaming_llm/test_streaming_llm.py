@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     da6d649001c37f08
+#   content hash  62bc6bd6e2a27543
+#   text hash     059261ba583cfc57
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

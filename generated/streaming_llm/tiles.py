@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0613fb1fa63124b0
-#   text hash     89beff01a15c2ed3
+#   content hash  62bc6bd6e2a27543
+#   text hash     52adb7de68769510
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

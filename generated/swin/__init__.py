@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c170f6ca45305be
-#   text hash     8546b4d644d5ac4b
+#   content hash  f9d1c7d6c89de4c3
+#   text hash     31822cb6ecfc8cd4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c170f6ca45305be
-#   text hash     5672bf8fa4092264
+#   content hash  f9d1c7d6c89de4c3
+#   text hash     6542c7e891e66ec3
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

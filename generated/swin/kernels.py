@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c170f6ca45305be
-#   text hash     a8c02197755d6dc1
+#   content hash  f9d1c7d6c89de4c3
+#   text hash     45f7bfc0c23deb48
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

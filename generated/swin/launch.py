@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c170f6ca45305be
-#   text hash     46b307a140940a42
+#   content hash  f9d1c7d6c89de4c3
+#   text hash     b1ece85310d688ab
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c170f6ca45305be
-#   text hash     fa9eecabb37f7aea
+#   content hash  f9d1c7d6c89de4c3
+#   text hash     fafd19db79e27d2e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

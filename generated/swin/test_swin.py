@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c170f6ca45305be
-#   text hash     f51164ea7e77f516
+#   content hash  f9d1c7d6c89de4c3
+#   text hash     c37e715e3f5b5938
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c170f6ca45305be
-#   text hash     6f159dcc9e73bf27
+#   content hash  f9d1c7d6c89de4c3
+#   text hash     5f4dfab51e88c6d7
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e5a4d0ffb51f6d6
-#   text hash     b24a1a1f9c263c7c
+#   content hash  b743425b9b7ec831
+#   text hash     3e5c979a60bd20b5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

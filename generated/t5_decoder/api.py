@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e5a4d0ffb51f6d6
-#   text hash     948ddbe5efa7e4cf
+#   content hash  b743425b9b7ec831
+#   text hash     e694c8884400ddc5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e5a4d0ffb51f6d6
-#   text hash     577e920ea32c8f9f
+#   content hash  b743425b9b7ec831
+#   text hash     d99dfed3c70abff5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

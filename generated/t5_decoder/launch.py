@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e5a4d0ffb51f6d6
-#   text hash     5f2d98b34d92f4e8
+#   content hash  b743425b9b7ec831
+#   text hash     71b4b58ef4d6fe66
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e5a4d0ffb51f6d6
-#   text hash     4cebd64d4140a5a5
+#   content hash  b743425b9b7ec831
+#   text hash     8123f0c5da1213a9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e5a4d0ffb51f6d6
-#   text hash     63cf7f392198e313
+#   content hash  b743425b9b7ec831
+#   text hash     cfc902c4586f01d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

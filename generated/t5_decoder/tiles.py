@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e5a4d0ffb51f6d6
-#   text hash     8ac80a11e6443038
+#   content hash  b743425b9b7ec831
+#   text hash     194f9c5c01f3e2b7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b3015de6bd7c59c
-#   text hash     15fef9c8cc098e08
+#   content hash  f0005699368b450b
+#   text hash     80a544c882079181
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b3015de6bd7c59c
-#   text hash     efee7df5c3e29a62
+#   content hash  f0005699368b450b
+#   text hash     ec1b85f6a1ccc82b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

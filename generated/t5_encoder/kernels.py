@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b3015de6bd7c59c
-#   text hash     f0b752672a8ca00f
+#   content hash  f0005699368b450b
+#   text hash     34e81ca221576525
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b3015de6bd7c59c
-#   text hash     5964d856b4ba02d0
+#   content hash  f0005699368b450b
+#   text hash     b643f652445228ca
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b3015de6bd7c59c
-#   text hash     3064d28711f4199f
+#   content hash  f0005699368b450b
+#   text hash     eb8c5d7880f1c5d9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

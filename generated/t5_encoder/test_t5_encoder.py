@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b3015de6bd7c59c
-#   text hash     e88ac855ba2714ff
+#   content hash  f0005699368b450b
+#   text hash     ef469b41abaf2cfc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3b3015de6bd7c59c
-#   text hash     107075f62e25cbdb
+#   content hash  f0005699368b450b
+#   text hash     a35042107be35b0b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

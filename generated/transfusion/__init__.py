@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     d25a25735b2fe90a
+#   content hash  5dbc000b75fdeee1
+#   text hash     3f4c51cfc7e39b52
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

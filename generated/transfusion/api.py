@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     8863530df639519e
+#   content hash  5dbc000b75fdeee1
+#   text hash     a2f4dc62a907f7e0
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

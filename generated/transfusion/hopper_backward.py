@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     49a30c9d66b0017e
+#   content hash  5dbc000b75fdeee1
+#   text hash     741bf30dfd9f811f
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

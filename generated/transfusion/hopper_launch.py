@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     a792074e0e743da9
+#   content hash  5dbc000b75fdeee1
+#   text hash     ce9b7470e51ca1ab
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     d03a9b15bc9c7aa0
+#   content hash  5dbc000b75fdeee1
+#   text hash     c38b898a13e90e2d
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

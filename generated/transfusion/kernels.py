@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     79ac5bb3f1b578e7
+#   content hash  5dbc000b75fdeee1
+#   text hash     8a08c79405c46647
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     aca0183fc1c30bc4
+#   content hash  5dbc000b75fdeee1
+#   text hash     6e3720e81eb33250
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

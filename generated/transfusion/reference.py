@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     0a55930300b90d9c
+#   content hash  5dbc000b75fdeee1
+#   text hash     1473f34e777c750f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     d0aa1970fe83acd8
+#   content hash  5dbc000b75fdeee1
+#   text hash     f507ea47cb8bccb7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

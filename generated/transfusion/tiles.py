@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  64bf67bec05201d5
-#   text hash     49632c1570c91b84
+#   content hash  5dbc000b75fdeee1
+#   text hash     542c05d6d757849c
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     68ea11d433043da7
+#   content hash  d640ea96ebc9e911
+#   text hash     d201ec08849f0205
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     4abae42c6ec46201
+#   content hash  d640ea96ebc9e911
+#   text hash     564076ac826d6ae6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

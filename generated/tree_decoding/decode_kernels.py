@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     4989df87ac44817b
+#   content hash  d640ea96ebc9e911
+#   text hash     efbcbbdce116f1e4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     26844d7b233a8155
+#   content hash  d640ea96ebc9e911
+#   text hash     d54561f065fe7eab
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     7683a4e1dedba0aa
+#   content hash  d640ea96ebc9e911
+#   text hash     aaac6e32152ca85f
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

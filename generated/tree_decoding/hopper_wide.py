@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     63d63d97dd844cc1
+#   content hash  d640ea96ebc9e911
+#   text hash     97ff7525a62a0a10
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

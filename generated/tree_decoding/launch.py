@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     b16cab8567ee6d42
+#   content hash  d640ea96ebc9e911
+#   text hash     356b92865d5b48ff
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     f3a17a1cabfa198c
+#   content hash  d640ea96ebc9e911
+#   text hash     7213363370c4b291
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

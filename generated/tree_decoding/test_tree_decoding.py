@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     60b244ca9d14dbe0
+#   content hash  d640ea96ebc9e911
+#   text hash     5af3c53d6ce7dbe3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

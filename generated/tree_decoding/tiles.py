@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  edf0573878bf4cee
-#   text hash     b0328bb226002f23
+#   content hash  d640ea96ebc9e911
+#   text hash     b371466c5760f046
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -38,6 +38,7 @@ class Function(Call):
     value: Callable[..., Any]  # in Python's arithmetic, infinite or NaN in place of an exception
     slope: Callable[..., Node] | None  # from the node, its arguments and their derivatives to its derivative
     triton: str  # a primitive, "tl." before it, or a helper
+    hopper: bool = False  # of this helper, templates/hopper has a faster one for tiles of scores
     torch: str  # of tensors
     python: str | None  # of Python numbers, in the torch text; None: torch's, by way of a tensor
     javascript: str  # of Math, or a helper
@@ -133,6 +134,7 @@ FUNCTIONS = {
         value=math.tanh,
         slope=lambda node, x, dx: mul(sub(ONE, mul(node, node)), dx),
         triton="tanh",
+        hopper=True,
         torch="torch.tanh",
         python="math.tanh",
         javascript="Math.tanh",

@@ -232,6 +232,7 @@ def _on_hopper(plan: Plan) -> Iterator[Row]:
     yield "before", "the stage of the tile before"
     yield "turns", "a barrier for each of three workers: it is its turn to issue products"
     yield "packed", "the weights of the tile before, two in each int32"
+    yield "OVERLAPPED", "whether the product of the values before runs on while the largest scores are found"
     yield "rest", "tiles before it are still to come"
     if plan.storage.entries:
         yield "entries_ptr", "always None: other calls take the portable kernels, with which this one shares its launch"

@@ -250,8 +250,9 @@ class KernelTerms(KernelInputs):
         if rows:
             return "marks"
         functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.SMOOTH)
-        if any(self.reach(n) == {"q", "k"} for n in functions) or any(term.slope.text for term in self.backward_terms):
-            return "sloped"
+        of_scores = [FUNCTIONS[n.op] for n in functions if self.reach(n) == {"q", "k"}]
+        if of_scores or any(term.slope.text for term in self.backward_terms):
+            return "capped" if of_scores and all(function.hopper for function in of_scores) else "sloped"
         return "plain" if self.spec.masks or self.spec.scores else "bare"
 
     @property

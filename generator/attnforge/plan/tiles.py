@@ -124,8 +124,8 @@ def widest(latent: bool) -> tuple[int, int]:
     return LATENT if latent else WIDEST, WIDEST
 
 
-Weight = Literal["bare", "plain", "sloped", "marks", "heavy", "rows"]
-"""Classes of what terms load beside q, k, v: nothing, no registers, slopes, little, a lot, floats for each key."""
+Weight = Literal["bare", "plain", "sloped", "capped", "marks", "heavy", "rows"]
+"""Classes of what terms load beside q, k, v: nothing, no registers, slopes, fast ones, little, a lot, floats by key."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...expressions.functions import FUNCTIONS
 from ..parameters import Function, Kernel, jitted
 from ..shared_parameters import SharedParameters
 from ..statements import lines, names
@@ -16,6 +17,7 @@ from .hopper_forward import Forward
 from .hopper_wide import Wide
 
 _OWN = frozenset({"store_rows", "clear_rows"})  # what Gluon has functions of its own for, of the same names
+_OF_SCORES = frozenset(function.triton for function in FUNCTIONS.values() if function.hopper)
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,22 @@ class Hopper:
 
     def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
         """What a file takes from kernels.py for its kernels and by itself."""
-        found = names(*(line for kernel in kernels for blocks in kernel.blocks.values() for line in lines(blocks)))
-        return tuple(sorted(found & self.known - _OWN | {"LOG2E", *more}))
+        return tuple(sorted(_named(kernels) & self.known - _OWN - _OF_SCORES | {"LOG2E", *more}))
+
+    @property
+    def of_scores(self) -> frozenset[str]:
+        """The functions of expressions that hopper.py has faster ones of, for tiles of scores."""
+        return self.of_scores_in(self.launched)
+
+    def of_scores_in(self, kernels: Iterable[Kernel]) -> frozenset[str]:
+        """Those of them that some kernels call."""
+        return _named(kernels) & _OF_SCORES
+
+
+def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
+    """All names in the statements of kernels."""
+    blocks = (block for kernel in kernels for block in kernel.blocks.values())
+    return frozenset(names(*(line for block in blocks for line in lines(block))))
 
 
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:

@@ -74,7 +74,7 @@ class Forward:
         fixed = (*(("k_len",) if "k_len" in reads((*self._keys, *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
         passed = terms.passed(reads((*terms.score, *terms.keep, *loads)), known)
-        return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N",), False)
+        return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N", "OVERLAPPED"), False)
 
     @cached_property
     def loops(self) -> Loops:
@@ -202,7 +202,7 @@ class Forward:
 
     @property
     def _overlapped(self) -> int:
-        """From how many columns of values on their product runs while a step makes weights, as measured.
+        """From how many columns of values on their product runs while a step finds the largest scores, as measured.
 
         Where it is not worth it, other products fill the time: with 128 columns under masks alone, and with 64.
         """

@@ -1,0 +1,121 @@
+"""tanh of a tile of scores in kernels for Hopper GPUs: its assembly, worked out by instructions in float32."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "hopper" / "tanh.jinja"
+ULP = 2.0**-24  # of numbers from 0.5 to 1
+float32 = np.float32
+
+
+def functions() -> dict[str, Any]:
+    """The functions of the template, which write assembly."""
+    plain = SimpleNamespace(constexpr_function=lambda function: function, jit=lambda function: None)
+    found: dict[str, Any] = {"triton": plain, "gluon": plain, "gl": SimpleNamespace(constexpr=None)}
+    exec(TEMPLATE.read_text(), found)
+    return found
+
+
+# approximations of the hardware are off by as much as its manual says
+OFF: dict[str, Callable[[Any], Any]] = {
+    "ex2": lambda x: 2.0 ** x.astype(float) * (1 + 2.0**-22),
+    "rcp": lambda x: 1 / x.astype(float) * (1 - 2.0**-23),
+}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "mov": lambda x: x,
+    "abs": np.abs,
+    "max": np.fmax,
+    "mul": lambda x, y: x.astype(float) * y,
+    "add": lambda x, y: x.astype(float) + y,
+    "sub": lambda x, y: x.astype(float) - y,
+    "fma": lambda x, y, z: x.astype(float) * y + z,
+    "copysign": lambda sign, x: np.copysign(x, sign),
+    **OFF,
+}
+
+
+def worked_out(lines: list[str], inputs: dict[str, Any]) -> dict[str, Any]:
+    """All registers behind some assembly, each an array over the threads of a warp."""
+    registers = dict(inputs)
+    threads = next(iter(inputs.values())).shape
+
+    def value(text: str) -> Any:
+        known = registers.get(text)
+        return np.full(threads, float(text), float32) if known is None else known
+
+    at = 0
+    while at < len(lines):
+        line = lines[at].rstrip(";")
+        at += 1
+        if line in ("{", "}") or line.startswith(".reg") or line.endswith(":"):
+            continue
+        if jump := re.fullmatch(r"(?:@(\w+) )?bra\.uni (\w+)", line):
+            if jump[1] is None or registers[jump[1]]:
+                at = lines.index(f"{jump[2]}:")
+            continue
+        operation, operands = line.split(" ", 1)
+        to, *read = (x.strip() for x in operands.split(","))
+        kind = operation.split(".")[0]
+        if kind == "setp":
+            registers[to] = value(read[0]) > value(read[1])
+        elif kind == "vote":
+            registers[to] = bool(registers[read[0]].any())
+        elif kind == "selp":
+            registers[to] = np.where(registers[read[2]], value(read[0]), value(read[1]))
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                registers[to] = float32(OPERATIONS[kind](*map(value, read)))
+    return registers
+
+
+def scores(most: float) -> Any:
+    rows = np.linspace(-most, most, 200_001, dtype=float32)
+    return np.concatenate([rows, float32([1e-30, -1e-30, 1e-4, 0.0, -0.0])])
+
+
+def off(found: Any, x: Any) -> float:
+    """The largest error, in units of the last place of what is right."""
+    right = np.tanh(x.astype(float))
+    return float(np.max(np.abs(found - right) / np.maximum(np.spacing(np.abs(right).astype(float32)), 1e-45)))
+
+
+def test_it_is_right_to_a_unit_near_zero() -> None:
+    x = scores(0.7)
+    found = worked_out(functions()["near_zero"]("x", "y"), {"x": x})["y"]
+    assert off(found, x) < 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_it_is_right_to_a_few_units_anywhere(sign: int) -> None:
+    x = sign * np.concatenate([scores(12.0), float32([1e30, np.inf])])
+    found = worked_out(functions()["anywhere"]("x", "y"), {"x": x})["y"]
+    assert off(found[:-1], x[:-1]) < 6
+    assert abs(found[-1] - sign) <= 2 * ULP
+
+
+def test_what_is_no_number_stays_none() -> None:
+    lines = functions()["tanh_of_scores"](4)
+    found = worked_out(lines.split("\n"), {f"${4 + i}": float32([np.nan, 0.1]) for i in range(4)})
+    assert np.isnan(found["$0"]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("count", [1, 7, 32])
+def test_a_score_has_the_same_bits_beside_any_others(count: int) -> None:
+    lines = functions()["tanh_of_scores"](count).split("\n")
+    x = np.random.default_rng(0).uniform(-0.7, 0.7, (count, 32)).astype(float32)
+    alone = worked_out(lines, {f"${count + i}": x[i] for i in range(count)})
+    beside = x.copy()
+    beside[-1, 5] = 3.0
+    found = worked_out(lines, {f"${count + i}": beside[i] for i in range(count)})
+    assert found["outer"].size and "outer" not in alone  # both ways were taken
+    for i in range(count):
+        same = found[f"${i}"] == alone[f"${i}"]
+        assert same.all() if i < count - 1 else same.sum() == 31 and abs(found[f"${i}"][5] - np.tanh(3.0)) < 8 * ULP

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  529cdd3d1f448132
-#   text hash     e78e9ab512472d64
+#   content hash  1896a3abd555ce61
+#   text hash     6ea732043ecd2c1f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  529cdd3d1f448132
-#   text hash     69a2c3bf868e7f7b
+#   content hash  1896a3abd555ce61
+#   text hash     16fcf92d27cb5cb0
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  529cdd3d1f448132
-#   text hash     a4f43f2aab19d0a8
+#   content hash  1896a3abd555ce61
+#   text hash     0e290b1d51150945
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  529cdd3d1f448132
-#   text hash     8a2dd0655745916b
+#   content hash  1896a3abd555ce61
+#   text hash     6a9b054fe6b53a31
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

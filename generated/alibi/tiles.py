@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  529cdd3d1f448132
-#   text hash     0e61818450ca36fd
+#   content hash  1896a3abd555ce61
+#   text hash     75c6d46dd19309ca
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  efebb302babc38f8
-#   text hash     496c32528c80d81d
+#   content hash  82598563bab5d11d
+#   text hash     80278c0618c47c26
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

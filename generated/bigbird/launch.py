@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  efebb302babc38f8
-#   text hash     5cbeccfe2d5a21b9
+#   content hash  82598563bab5d11d
+#   text hash     e1189872a8435fd0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  efebb302babc38f8
-#   text hash     b4a96cf791485d8c
+#   content hash  82598563bab5d11d
+#   text hash     3df246ff40bcfe55
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

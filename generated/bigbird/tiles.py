@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  efebb302babc38f8
-#   text hash     5f8a05689cad2ffe
+#   content hash  82598563bab5d11d
+#   text hash     ebd7f4c36b7e8710
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

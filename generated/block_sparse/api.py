@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ee2af3c690462148
-#   text hash     a8e6472a51d543b6
+#   content hash  91854ef7d8247345
+#   text hash     e9458fb058bb44c2
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ee2af3c690462148
-#   text hash     8d51a079595699ac
+#   content hash  91854ef7d8247345
+#   text hash     7895079763a1da14
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

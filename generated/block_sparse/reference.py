@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ee2af3c690462148
-#   text hash     593aad05dc948cdb
+#   content hash  91854ef7d8247345
+#   text hash     ff4d85b3dd970532
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ee2af3c690462148
-#   text hash     0ba49f4c1fc2de51
+#   content hash  91854ef7d8247345
+#   text hash     c840ccafc9f2b945
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ee2af3c690462148
-#   text hash     53ac69da3f634a63
+#   content hash  91854ef7d8247345
+#   text hash     bf559bd6e92e2bb4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

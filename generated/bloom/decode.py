@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35097eca88b1394b
-#   text hash     b614f21dfbdd5991
+#   content hash  f72ea2379379ddff
+#   text hash     f05d8e7bbc2152cd
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35097eca88b1394b
-#   text hash     a1452d8811a848dc
+#   content hash  f72ea2379379ddff
+#   text hash     9cd3c0b2f78c0dcc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

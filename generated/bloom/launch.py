@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35097eca88b1394b
-#   text hash     e37d374645366ef8
+#   content hash  f72ea2379379ddff
+#   text hash     535a4cb789aa5f1b
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

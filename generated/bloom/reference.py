@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35097eca88b1394b
-#   text hash     3dc3d283ada760cd
+#   content hash  f72ea2379379ddff
+#   text hash     95f18c32745c0df9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35097eca88b1394b
-#   text hash     4f7ea70d3c4c1ee6
+#   content hash  f72ea2379379ddff
+#   text hash     a06d6ff0d7b09597
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

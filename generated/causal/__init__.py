@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     0794808cc55f27a5
+#   content hash  f0a45a2ff5859997
+#   text hash     1f5a1af79ac8aa28
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     0edd0bd28d789301
+#   content hash  f0a45a2ff5859997
+#   text hash     349aac16524ed40c
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

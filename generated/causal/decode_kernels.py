@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     9a10a803c1d653b4
+#   content hash  f0a45a2ff5859997
+#   text hash     3c7b4cb25ddd0eba
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

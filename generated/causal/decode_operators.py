@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     1581f2f9b01b59f2
+#   content hash  f0a45a2ff5859997
+#   text hash     ae530f943aaf7b61
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

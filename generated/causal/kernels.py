@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     b8679e20ca9e2291
+#   content hash  f0a45a2ff5859997
+#   text hash     3e700d59e08ae38e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

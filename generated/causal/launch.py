@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     f89dc9a95a1cbb25
+#   content hash  f0a45a2ff5859997
+#   text hash     3e9b9ecb34b6a63c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     913100c4e6f71fd5
+#   content hash  f0a45a2ff5859997
+#   text hash     7adf648ef2e087e5
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

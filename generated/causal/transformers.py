@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ce66f5270765856
-#   text hash     8565d5efcd732c23
+#   content hash  f0a45a2ff5859997
+#   text hash     836313e210dd15ad
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d2a4193ec2518af1
-#   text hash     821dc0bb18509f33
+#   content hash  c327cecb66f7d159
+#   text hash     1d8312df0490d596
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -280,8 +280,6 @@ def load_tiles(
             copy_tile(v_desc, rows, kv_ready, v_buffer.index(worker))
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-        # a short tile at the end takes a mask
-        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             at = load_queries(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d2a4193ec2518af1
-#   text hash     ec4104d79133e729
+#   content hash  c327cecb66f7d159
+#   text hash     ffdc074cbde18c9b
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d2a4193ec2518af1
-#   text hash     b4a77b208fa65356
+#   content hash  c327cecb66f7d159
+#   text hash     5b382a075b8f2c65
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

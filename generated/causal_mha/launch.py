@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d2a4193ec2518af1
-#   text hash     ca2cb26c56b96cb2
+#   content hash  c327cecb66f7d159
+#   text hash     1150f25c5da9621e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

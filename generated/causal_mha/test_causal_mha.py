@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d2a4193ec2518af1
-#   text hash     2811034d171c949e
+#   content hash  c327cecb66f7d159
+#   text hash     92d197f79d7b408f
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  355bb6badebba118
-#   text hash     f1da2132ef152dad
+#   content hash  42ce433fb1337348
+#   text hash     0a24108fb4677197
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  355bb6badebba118
-#   text hash     37f689f026f24ea6
+#   content hash  42ce433fb1337348
+#   text hash     9cef8a9971fa1acc
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

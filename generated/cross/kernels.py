@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  355bb6badebba118
-#   text hash     c514e7ccba08d3c1
+#   content hash  42ce433fb1337348
+#   text hash     e16170018d11ccaf
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

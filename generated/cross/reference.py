@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  355bb6badebba118
-#   text hash     0479a722023d6cb8
+#   content hash  42ce433fb1337348
+#   text hash     42a247467062387c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  355bb6badebba118
-#   text hash     ff720bcb71b48702
+#   content hash  42ce433fb1337348
+#   text hash     760457526c0b2075
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

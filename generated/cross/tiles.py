@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  355bb6badebba118
-#   text hash     e0d4e66251233418
+#   content hash  42ce433fb1337348
+#   text hash     0a3d77a583a44446
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

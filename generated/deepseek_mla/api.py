@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  72680eee68001030
-#   text hash     4482d97325e6cea0
+#   content hash  2875bf551c875ecc
+#   text hash     2c8083c3286ab13e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

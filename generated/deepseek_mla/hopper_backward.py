@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  72680eee68001030
-#   text hash     614eac165789a030
+#   content hash  2875bf551c875ecc
+#   text hash     61277a3752fea1f7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -280,8 +280,6 @@ def load_tiles(
             copy_tile(v_desc, rows, kv_ready, v_buffer.index(worker))
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-        # a short tile at the end takes a mask
-        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             at = load_queries(

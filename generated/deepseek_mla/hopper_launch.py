@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  72680eee68001030
-#   text hash     c0aa89c944be2ea2
+#   content hash  2875bf551c875ecc
+#   text hash     643cab56706082a2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

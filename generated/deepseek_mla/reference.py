@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  72680eee68001030
-#   text hash     58f7e02459ac7645
+#   content hash  2875bf551c875ecc
+#   text hash     cb825a68a13a39c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  72680eee68001030
-#   text hash     8e4db5ab6afc126a
+#   content hash  2875bf551c875ecc
+#   text hash     30d7ddf5db887fa9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eb9fdeed8a114f62
-#   text hash     d9d5ea8ed42fac56
+#   content hash  29949a88998db8aa
+#   text hash     044ad89ab8a20efc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

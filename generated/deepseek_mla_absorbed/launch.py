@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eb9fdeed8a114f62
-#   text hash     5f15bf22144cb1af
+#   content hash  29949a88998db8aa
+#   text hash     423aaaefecd3f8ab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

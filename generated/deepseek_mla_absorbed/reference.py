@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eb9fdeed8a114f62
-#   text hash     3c9e7b4080fe6b5c
+#   content hash  29949a88998db8aa
+#   text hash     01e0a3b3e50d04bb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

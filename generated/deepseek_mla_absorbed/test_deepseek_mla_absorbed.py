@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eb9fdeed8a114f62
-#   text hash     4bedb34ecc77fe6f
+#   content hash  29949a88998db8aa
+#   text hash     90bfe1e2d318386e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

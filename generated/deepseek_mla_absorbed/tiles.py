@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eb9fdeed8a114f62
-#   text hash     2934466197165e9d
+#   content hash  29949a88998db8aa
+#   text hash     ad7d7710d155a049
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  537ae0181ce792e6
-#   text hash     c89b14e697d8b61f
+#   content hash  e1a4bc04ba88d67e
+#   text hash     f81a7379eba5dfac
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

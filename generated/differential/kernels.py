@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  537ae0181ce792e6
-#   text hash     75783beef820eed0
+#   content hash  e1a4bc04ba88d67e
+#   text hash     950342c1f342ef46
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  537ae0181ce792e6
-#   text hash     08403996a6a2e655
+#   content hash  e1a4bc04ba88d67e
+#   text hash     402ce3bd8c814309
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

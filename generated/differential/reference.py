@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  537ae0181ce792e6
-#   text hash     72453a0171c24b92
+#   content hash  e1a4bc04ba88d67e
+#   text hash     60d304bcdcd7bb59
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  537ae0181ce792e6
-#   text hash     7e1740b0ac69083a
+#   content hash  e1a4bc04ba88d67e
+#   text hash     045a7575b51d9d63
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bce6252a80081ce1
-#   text hash     444e94a5765b4dbc
+#   content hash  e2debfecdcfc0adb
+#   text hash     40ecea187d0fc42d
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bce6252a80081ce1
-#   text hash     041c8e085478de72
+#   content hash  e2debfecdcfc0adb
+#   text hash     eb4631ae4dba74b1
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -24,10 +24,10 @@ Layouts
     OUT        [64, BLOCK_D] or [64, BLOCK_DV], likewise: dK or dV
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
-    WIDE       the same, 16 bytes of a row in each thread, as memory takes them
+    WIDE       as OUT, 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    weights                   [64, BLOCK_M], what dS is by dP - delta, in the order of threads
+    weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
     weights_ready, weights_free
                               barriers that they stand there, and that they may be written over
     factors                   dS, [64, BLOCK_M] by stage

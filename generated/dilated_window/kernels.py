@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bce6252a80081ce1
-#   text hash     3ec5cb6d592c59fb
+#   content hash  e2debfecdcfc0adb
+#   text hash     7f021a65f2abe574
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

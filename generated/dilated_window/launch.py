@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bce6252a80081ce1
-#   text hash     6e10c205dac30b04
+#   content hash  e2debfecdcfc0adb
+#   text hash     ecee5ec8234e2666
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

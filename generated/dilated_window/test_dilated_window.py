@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bce6252a80081ce1
-#   text hash     035f30d94cd0b71b
+#   content hash  e2debfecdcfc0adb
+#   text hash     85f81bf17d9411fe
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

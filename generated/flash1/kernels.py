@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  737e634e73c8db1b
-#   text hash     fc1f9225dce283a6
+#   content hash  57d7fb285f9761b0
+#   text hash     2779d20b16c8930f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  737e634e73c8db1b
-#   text hash     9887a73b5b13831d
+#   content hash  57d7fb285f9761b0
+#   text hash     11b8a2ac2a8a73e2
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  737e634e73c8db1b
-#   text hash     dba0f86bbe98622b
+#   content hash  57d7fb285f9761b0
+#   text hash     9e7fe0190ca44fc3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  737e634e73c8db1b
-#   text hash     c06ebd32e8e2856d
+#   content hash  57d7fb285f9761b0
+#   text hash     98fdb1e6976caca0
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

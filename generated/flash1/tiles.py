@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  737e634e73c8db1b
-#   text hash     d5f86793abe28b77
+#   content hash  57d7fb285f9761b0
+#   text hash     d0b283d7670ba227
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c9b04258238f167d
-#   text hash     13fa9a1121ece14f
+#   content hash  5a0793442c1cad75
+#   text hash     9c4bf71a828f0d90
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c9b04258238f167d
-#   text hash     220e29da7a737006
+#   content hash  5a0793442c1cad75
+#   text hash     57cc6dc74232d739
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

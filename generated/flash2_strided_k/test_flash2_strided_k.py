@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c9b04258238f167d
-#   text hash     89c3abf6809a3a07
+#   content hash  5a0793442c1cad75
+#   text hash     cb0fdf12a571a87a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

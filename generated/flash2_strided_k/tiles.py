@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c9b04258238f167d
-#   text hash     3148905a1d42535b
+#   content hash  5a0793442c1cad75
+#   text hash     47714b553edec11e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

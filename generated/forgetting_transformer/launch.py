@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ee8b632b33bc074f
-#   text hash     ec642b83bc2682a9
+#   content hash  f27fe9fc07a7757a
+#   text hash     fdce159a8936ce0b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ee8b632b33bc074f
-#   text hash     b023a15fed5f1173
+#   content hash  f27fe9fc07a7757a
+#   text hash     44a84edaf70ad27f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

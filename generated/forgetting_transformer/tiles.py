@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ee8b632b33bc074f
-#   text hash     8096d59c5446c1ff
+#   content hash  f27fe9fc07a7757a
+#   text hash     1644040bfcba874f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

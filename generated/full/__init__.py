@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee97123661e89042
-#   text hash     76d954e116447ba6
+#   content hash  37d1b7394a5e8871
+#   text hash     2842ef50c0ea31d2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee97123661e89042
-#   text hash     2f309dfd49f1b0f6
+#   content hash  37d1b7394a5e8871
+#   text hash     660a8588be656c6d
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

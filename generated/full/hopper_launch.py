@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee97123661e89042
-#   text hash     6a4e91076a08d98b
+#   content hash  37d1b7394a5e8871
+#   text hash     acbeedfa6a42b03b
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

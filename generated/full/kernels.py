@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee97123661e89042
-#   text hash     14edc9513040b8bc
+#   content hash  37d1b7394a5e8871
+#   text hash     5f778b23edc57ffb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

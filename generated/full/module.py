@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee97123661e89042
-#   text hash     17d3de02b0964c5f
+#   content hash  37d1b7394a5e8871
+#   text hash     aae1bd6370d1f3a9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee97123661e89042
-#   text hash     24acceb0032a0310
+#   content hash  37d1b7394a5e8871
+#   text hash     a3fd30ca659e1ce7
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee97123661e89042
-#   text hash     2377f3dd197d2b65
+#   content hash  37d1b7394a5e8871
+#   text hash     bd455311d0e3b3ba
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

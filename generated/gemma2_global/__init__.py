@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  784b66ff789c7058
-#   text hash     84f17d3dc6b0d109
+#   content hash  10135871bba4be4a
+#   text hash     acd202d573355ace
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  784b66ff789c7058
-#   text hash     9b346b5b7ad57224
+#   content hash  10135871bba4be4a
+#   text hash     4651a434bb31f13d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

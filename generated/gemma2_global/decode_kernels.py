@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  784b66ff789c7058
-#   text hash     ebd39df369ff9985
+#   content hash  10135871bba4be4a
+#   text hash     dcc86f33390411f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  784b66ff789c7058
-#   text hash     33cd2c21a376c6f8
+#   content hash  10135871bba4be4a
+#   text hash     10eae6a9c161b3e7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  784b66ff789c7058
-#   text hash     8e848e8864669c4b
+#   content hash  10135871bba4be4a
+#   text hash     2d0944967b94b8a4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  603ec35082a1d03c
-#   text hash     769bd114529f614b
+#   content hash  6d8d783aa4150591
+#   text hash     4a14d275b55a1f97
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  603ec35082a1d03c
-#   text hash     712ec8144ee6244d
+#   content hash  6d8d783aa4150591
+#   text hash     ff10da155d4da652
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  603ec35082a1d03c
-#   text hash     96109da5d46f97fe
+#   content hash  6d8d783aa4150591
+#   text hash     b60ea248553ead3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

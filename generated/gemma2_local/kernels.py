@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  603ec35082a1d03c
-#   text hash     277b5fb7cb794573
+#   content hash  6d8d783aa4150591
+#   text hash     da463693ef831c13
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

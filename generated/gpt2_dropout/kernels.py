@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34896f91e9ebf5b
-#   text hash     5d018f16e604e037
+#   content hash  5377147fdaaa77f4
+#   text hash     a1829b97260c20ca
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

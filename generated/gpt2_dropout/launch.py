@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34896f91e9ebf5b
-#   text hash     da2a65d496c35c51
+#   content hash  5377147fdaaa77f4
+#   text hash     dc64828c0f6fea74
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

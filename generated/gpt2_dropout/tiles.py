@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34896f91e9ebf5b
-#   text hash     42c087d1d34ab7f1
+#   content hash  5377147fdaaa77f4
+#   text hash     b62394022f3cc503
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e34896f91e9ebf5b
-#   text hash     f80d009c72f17307
+#   content hash  5377147fdaaa77f4
+#   text hash     b7190c9e1ddcefdc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

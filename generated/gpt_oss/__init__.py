@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e44e0485071ed2b
-#   text hash     312250a9d817578c
+#   content hash  9924247a212e9477
+#   text hash     5a07152f1938cbff
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

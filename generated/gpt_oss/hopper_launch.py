@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e44e0485071ed2b
-#   text hash     f27507c132b66689
+#   content hash  9924247a212e9477
+#   text hash     e4d2c1615b3dec43
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

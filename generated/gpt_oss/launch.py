@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e44e0485071ed2b
-#   text hash     37c73f65799a1878
+#   content hash  9924247a212e9477
+#   text hash     db3c12f73e26fd9a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

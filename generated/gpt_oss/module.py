@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e44e0485071ed2b
-#   text hash     f775005625d83e14
+#   content hash  9924247a212e9477
+#   text hash     2a71361908f4df9c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d937545fcf5b901b
-#   text hash     4cf06d9294446006
+#   content hash  8bf8cac99f7b38c3
+#   text hash     aa253a757fe64c82
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d937545fcf5b901b
-#   text hash     0bf4812cec3782fe
+#   content hash  8bf8cac99f7b38c3
+#   text hash     5f5770bdc1dc38dc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

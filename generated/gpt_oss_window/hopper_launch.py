@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d937545fcf5b901b
-#   text hash     16c1501850a17b6b
+#   content hash  8bf8cac99f7b38c3
+#   text hash     d1470ae6571d28d6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d937545fcf5b901b
-#   text hash     f20d23d87f766913
+#   content hash  8bf8cac99f7b38c3
+#   text hash     6baa41691eebde47
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

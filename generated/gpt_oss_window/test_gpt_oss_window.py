@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d937545fcf5b901b
-#   text hash     2120d5ce488c6092
+#   content hash  8bf8cac99f7b38c3
+#   text hash     fcb84b3a170ec453
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2105be9421b37c67
-#   text hash     d79b6a734b11e3f2
+#   content hash  57ca558bd1d68468
+#   text hash     c3ef71907170fe1b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2105be9421b37c67
-#   text hash     85c9103bceb08eb6
+#   content hash  57ca558bd1d68468
+#   text hash     f069aa9e76212407
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

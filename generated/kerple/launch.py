@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2105be9421b37c67
-#   text hash     7a12c478c7dc6230
+#   content hash  57ca558bd1d68468
+#   text hash     69a9b3b32cec7767
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2105be9421b37c67
-#   text hash     1cde0fa9f4b2de3b
+#   content hash  57ca558bd1d68468
+#   text hash     948f7cdb9d0160d1
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

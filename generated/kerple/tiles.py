@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2105be9421b37c67
-#   text hash     ffdaf0aaf5255a7e
+#   content hash  57ca558bd1d68468
+#   text hash     7f985a9a284f18ad
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

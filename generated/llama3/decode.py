@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c5ca62e2bcb02f6
-#   text hash     0ae5065ae1e33f88
+#   content hash  6ed461112dbdad9f
+#   text hash     9be68fb60b923dd5
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

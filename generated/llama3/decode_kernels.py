@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c5ca62e2bcb02f6
-#   text hash     fc633e490af34e08
+#   content hash  6ed461112dbdad9f
+#   text hash     0f4696a5f2bbc9a0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

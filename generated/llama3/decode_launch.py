@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c5ca62e2bcb02f6
-#   text hash     a53479a32ec4af9e
+#   content hash  6ed461112dbdad9f
+#   text hash     65e3ff661ee23505
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

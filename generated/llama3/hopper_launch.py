@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c5ca62e2bcb02f6
-#   text hash     c164eaf43d9903ef
+#   content hash  6ed461112dbdad9f
+#   text hash     5ab2c8485a30812d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

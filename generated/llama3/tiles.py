@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c5ca62e2bcb02f6
-#   text hash     3ee8ae5b52ccea72
+#   content hash  6ed461112dbdad9f
+#   text hash     10aa60b9d348013f
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef1e6a12657a1b24
-#   text hash     191aeecf1944868b
+#   content hash  f58ae676e7ac0944
+#   text hash     eb0df6267971aa8a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef1e6a12657a1b24
-#   text hash     75b94460a418a4e2
+#   content hash  f58ae676e7ac0944
+#   text hash     86ae484777c1c1dc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -309,8 +309,6 @@ def load_tiles(
         first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = load_queries(

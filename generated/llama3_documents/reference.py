@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef1e6a12657a1b24
-#   text hash     d2cbca246f0e16d3
+#   content hash  f58ae676e7ac0944
+#   text hash     f825089b42b697a5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef1e6a12657a1b24
-#   text hash     9fc3dfd41ffdc44a
+#   content hash  f58ae676e7ac0944
+#   text hash     f3c2f58e82d7c4e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef1e6a12657a1b24
-#   text hash     010c07d2f933b8b6
+#   content hash  f58ae676e7ac0944
+#   text hash     c35c8f0b13e9d234
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1da5bdacc8a255fd
-#   text hash     4b948f5f9511ebb9
+#   content hash  14582d4bc8ecf166
+#   text hash     12b8c75373a73db5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

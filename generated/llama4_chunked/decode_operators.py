@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1da5bdacc8a255fd
-#   text hash     5e8db118642ca064
+#   content hash  14582d4bc8ecf166
+#   text hash     5914ecbf08257502
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

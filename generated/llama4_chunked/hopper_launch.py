@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1da5bdacc8a255fd
-#   text hash     f52a7b391e9b6c98
+#   content hash  14582d4bc8ecf166
+#   text hash     d4ff94d44f9d90ea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1da5bdacc8a255fd
-#   text hash     04ee44f0217dd1d8
+#   content hash  14582d4bc8ecf166
+#   text hash     6d3e0f5f48a5e18d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

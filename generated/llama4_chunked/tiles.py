@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1da5bdacc8a255fd
-#   text hash     7c55b587c9a8a169
+#   content hash  14582d4bc8ecf166
+#   text hash     46f0d8f10069546c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a13a8a2059133da8
-#   text hash     2aaf199a08481361
+#   content hash  7b492bf21b3d26fb
+#   text hash     46aa6337411d44b4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a13a8a2059133da8
-#   text hash     4f4153ae1308c6b3
+#   content hash  7b492bf21b3d26fb
+#   text hash     3afbf18bb0f0c5ad
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

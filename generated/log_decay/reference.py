@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a13a8a2059133da8
-#   text hash     16dfdf482732bb5c
+#   content hash  7b492bf21b3d26fb
+#   text hash     31bd9b4fd59cc3bc
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

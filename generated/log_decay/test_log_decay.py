@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a13a8a2059133da8
-#   text hash     d8a5a5b43a96947f
+#   content hash  7b492bf21b3d26fb
+#   text hash     45b87b463c21f590
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

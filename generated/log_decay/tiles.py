@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a13a8a2059133da8
-#   text hash     79467f7a84188b0f
+#   content hash  7b492bf21b3d26fb
+#   text hash     ead43fa41f190da5
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

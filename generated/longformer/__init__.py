@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1bece4f51458251
-#   text hash     943df033695d8320
+#   content hash  e55a34d0d3476d5c
+#   text hash     5c998b63d4724696
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1bece4f51458251
-#   text hash     0c134a727b93ea62
+#   content hash  e55a34d0d3476d5c
+#   text hash     16c32a9a72593993
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -285,8 +285,6 @@ def load_tiles(
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         for span in tl.range(0, 2):
             first, full_first, full_last, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = load_queries(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1bece4f51458251
-#   text hash     8e1e2097c7e6d10f
+#   content hash  e55a34d0d3476d5c
+#   text hash     6469dc6fc95fcd42
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1bece4f51458251
-#   text hash     97d81f37e81ad181
+#   content hash  e55a34d0d3476d5c
+#   text hash     a088feb665f55872
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d1bece4f51458251
-#   text hash     fba4a51828d9d699
+#   content hash  e55a34d0d3476d5c
+#   text hash     f35d008745dae62c
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

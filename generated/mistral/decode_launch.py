@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6a30dbfc5ada111c
-#   text hash     35ec30141fcbe83f
+#   content hash  8dec2085d3705028
+#   text hash     6b178e4cc99c2553
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6a30dbfc5ada111c
-#   text hash     44da82f3b8f1e8f6
+#   content hash  8dec2085d3705028
+#   text hash     6f389f19e9274610
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6a30dbfc5ada111c
-#   text hash     d40fcd2a541d6500
+#   content hash  8dec2085d3705028
+#   text hash     430a3a7a9efbef1c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

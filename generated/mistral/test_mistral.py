@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6a30dbfc5ada111c
-#   text hash     c20707f21c05d6ac
+#   content hash  8dec2085d3705028
+#   text hash     7ea06986bf51376c
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

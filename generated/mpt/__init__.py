@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb8d96e4b1c7114d
-#   text hash     8191269177833c42
+#   content hash  c6a7eac8106cf084
+#   text hash     e044c9d591ad5808
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb8d96e4b1c7114d
-#   text hash     97716132799a7b7d
+#   content hash  c6a7eac8106cf084
+#   text hash     6de137e617b2fab8
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

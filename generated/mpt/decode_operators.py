@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb8d96e4b1c7114d
-#   text hash     76a212c8e0d97c9b
+#   content hash  c6a7eac8106cf084
+#   text hash     4ba08d1e5267c5fd
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb8d96e4b1c7114d
-#   text hash     851e4c4d8ba1c084
+#   content hash  c6a7eac8106cf084
+#   text hash     85d3b783190542aa
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb8d96e4b1c7114d
-#   text hash     d42f2acedc9e3b03
+#   content hash  c6a7eac8106cf084
+#   text hash     dc709970c0038de7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb8d96e4b1c7114d
-#   text hash     66682e4a284e0ed6
+#   content hash  c6a7eac8106cf084
+#   text hash     807162ed862d81d9
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  60f4b89153de14f6
-#   text hash     2f4701220712addd
+#   content hash  3da98e80cb62e4d2
+#   text hash     ba2d7eb68eb58dbb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

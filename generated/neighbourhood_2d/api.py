@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  60f4b89153de14f6
-#   text hash     7636a04ab950d7e5
+#   content hash  3da98e80cb62e4d2
+#   text hash     70e2e37d47c0f7f3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

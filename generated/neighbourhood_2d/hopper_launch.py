@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  60f4b89153de14f6
-#   text hash     67f01568e50ec984
+#   content hash  3da98e80cb62e4d2
+#   text hash     9a78ee54eb75e3f8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  60f4b89153de14f6
-#   text hash     aa57abcf7aa6b876
+#   content hash  3da98e80cb62e4d2
+#   text hash     dffd62a94bc2b0d0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -24,10 +24,10 @@ Layouts
     OUT        [64, BLOCK_D] or [64, BLOCK_DV], likewise: dK or dV
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
-    WIDE       the same, 16 bytes of a row in each thread, as memory takes them
+    WIDE       as OUT, 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    weights                   [64, BLOCK_M], what dS is by dP - delta, in the order of threads
+    weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
     weights_ready, weights_free
                               barriers that they stand there, and that they may be written over
     factors                   dS, [64, BLOCK_M] by stage

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  60f4b89153de14f6
-#   text hash     baf7899837b46c05
+#   content hash  3da98e80cb62e4d2
+#   text hash     5edbc5097ca3dd3e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab99f4ed6ce68a14
-#   text hash     806340491d5453dd
+#   content hash  ef3f6309f35770ad
+#   text hash     cb39ae524824ecc6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab99f4ed6ce68a14
-#   text hash     4c6645cd5356b714
+#   content hash  ef3f6309f35770ad
+#   text hash     c43c40b26027cc47
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab99f4ed6ce68a14
-#   text hash     9bfece32995dd6ad
+#   content hash  ef3f6309f35770ad
+#   text hash     b602b215fcdafd43
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -346,8 +346,6 @@ def load_tiles(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at, ends = load_queries(

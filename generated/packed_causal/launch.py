@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab99f4ed6ce68a14
-#   text hash     be9aa425cab3fc38
+#   content hash  ef3f6309f35770ad
+#   text hash     b82ed8b7f35f0f87
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

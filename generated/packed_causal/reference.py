@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab99f4ed6ce68a14
-#   text hash     1dd71c9a2b3d2c31
+#   content hash  ef3f6309f35770ad
+#   text hash     613628ac35b85856
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

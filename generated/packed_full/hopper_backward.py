@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f0298151565ea6f3
-#   text hash     9427b5accb403918
+#   content hash  04e7c898586757d7
+#   text hash     52bfb1a0e1666dfe
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

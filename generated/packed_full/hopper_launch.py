@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f0298151565ea6f3
-#   text hash     8fc26b1fb7d583ea
+#   content hash  04e7c898586757d7
+#   text hash     4317a39484c9faab
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

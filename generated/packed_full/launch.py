@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f0298151565ea6f3
-#   text hash     f06062b4c3654be4
+#   content hash  04e7c898586757d7
+#   text hash     28afe5e2cbf1e4ca
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f0298151565ea6f3
-#   text hash     50692a4045840ffb
+#   content hash  04e7c898586757d7
+#   text hash     d901aabf8551ebc8
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f0298151565ea6f3
-#   text hash     d93bb8f18b823aed
+#   content hash  04e7c898586757d7
+#   text hash     a84a3e2df0776fa8
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  43295284c7655777
-#   text hash     d93b31ddefba20c8
+#   content hash  2f94f6fcb22fe4a3
+#   text hash     275625c4ac3598cc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  43295284c7655777
-#   text hash     1389a4900b1d56a0
+#   content hash  2f94f6fcb22fe4a3
+#   text hash     fa90b77d69277110
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  43295284c7655777
-#   text hash     2ef306fe758471b5
+#   content hash  2f94f6fcb22fe4a3
+#   text hash     c0098e52f4dc7483
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

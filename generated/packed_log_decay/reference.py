@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  43295284c7655777
-#   text hash     993c60941269e0e6
+#   content hash  2f94f6fcb22fe4a3
+#   text hash     0ad0d52c37f427a3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  43295284c7655777
-#   text hash     2996f4e0f9928098
+#   content hash  2f94f6fcb22fe4a3
+#   text hash     1c395c6822d6c203
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17adcc28b651e740
-#   text hash     5b6991d7edec6919
+#   content hash  3f4a8ad5dbf1dc26
+#   text hash     3a83dbf20925654b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

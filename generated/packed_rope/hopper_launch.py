@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17adcc28b651e740
-#   text hash     261fc57b13e9ee31
+#   content hash  3f4a8ad5dbf1dc26
+#   text hash     099530cb63d0e5d9
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17adcc28b651e740
-#   text hash     0941411330228321
+#   content hash  3f4a8ad5dbf1dc26
+#   text hash     771cd47120627ccd
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

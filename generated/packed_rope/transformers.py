@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17adcc28b651e740
-#   text hash     d1fc9ecc4eead994
+#   content hash  3f4a8ad5dbf1dc26
+#   text hash     0eeb54aa610745d9
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

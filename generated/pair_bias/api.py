@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8936e487f071a3d3
-#   text hash     9b384e459c431b9d
+#   content hash  036984009c182868
+#   text hash     6835b2cea08195e0
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

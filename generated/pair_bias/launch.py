@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8936e487f071a3d3
-#   text hash     8609d1332578a54e
+#   content hash  036984009c182868
+#   text hash     bbbca7fbf598de9a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

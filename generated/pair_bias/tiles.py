@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8936e487f071a3d3
-#   text hash     93d315a714087929
+#   content hash  036984009c182868
+#   text hash     852db7d7d2b1db6f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8936e487f071a3d3
-#   text hash     c2244912afb0b721
+#   content hash  036984009c182868
+#   text hash     435f79ffe434fb59
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

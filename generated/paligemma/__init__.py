@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5d565e74edeced57
-#   text hash     ee8208ac1728303a
+#   content hash  26a9f0f83b64fb22
+#   text hash     d27535f7b98a5707
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

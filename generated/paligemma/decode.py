@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5d565e74edeced57
-#   text hash     72daf62046aa389a
+#   content hash  26a9f0f83b64fb22
+#   text hash     d826065eae9066be
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

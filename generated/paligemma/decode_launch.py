@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5d565e74edeced57
-#   text hash     ec3dd0c7eda8313f
+#   content hash  26a9f0f83b64fb22
+#   text hash     74f5d0f1829e1465
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

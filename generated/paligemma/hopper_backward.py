@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5d565e74edeced57
-#   text hash     063114dc7a0a9c2d
+#   content hash  26a9f0f83b64fb22
+#   text hash     aa081183a789f7dc
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -296,8 +296,6 @@ def load_tiles(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = load_queries(

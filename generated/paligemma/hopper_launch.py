@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5d565e74edeced57
-#   text hash     208b345352b4ce58
+#   content hash  26a9f0f83b64fb22
+#   text hash     bf902c017504a9be
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5d565e74edeced57
-#   text hash     99343bc9280bbac1
+#   content hash  26a9f0f83b64fb22
+#   text hash     f317cbdcabbb4cf3
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44b822d89ffbfd1e
-#   text hash     cbc1ed0622ecc748
+#   content hash  812e5db2d75defe5
+#   text hash     731e1c1fab96c7da
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

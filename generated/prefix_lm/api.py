@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44b822d89ffbfd1e
-#   text hash     0ce23dc3531f84d4
+#   content hash  812e5db2d75defe5
+#   text hash     c35d72dad332b699
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

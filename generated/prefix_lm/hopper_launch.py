@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44b822d89ffbfd1e
-#   text hash     e2be71ed67376e22
+#   content hash  812e5db2d75defe5
+#   text hash     812f3e86eb830484
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44b822d89ffbfd1e
-#   text hash     c9a073262a1573dc
+#   content hash  812e5db2d75defe5
+#   text hash     4b0aae75aad43fd5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

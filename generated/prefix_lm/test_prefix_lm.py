@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44b822d89ffbfd1e
-#   text hash     8edc4831a5572a21
+#   content hash  812e5db2d75defe5
+#   text hash     974403925e5fc0d8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

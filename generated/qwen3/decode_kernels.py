@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eacf045f39babd69
-#   text hash     a12e0b802ad8d2f3
+#   content hash  a9bfba65848b5afa
+#   text hash     b2bb819b3bf61e44
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

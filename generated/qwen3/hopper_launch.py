@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eacf045f39babd69
-#   text hash     17010713afb7e321
+#   content hash  a9bfba65848b5afa
+#   text hash     5466e35a6ef077ef
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

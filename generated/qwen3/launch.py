@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eacf045f39babd69
-#   text hash     5e1b607c18c041ad
+#   content hash  a9bfba65848b5afa
+#   text hash     4e099b0dfe90eb37
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

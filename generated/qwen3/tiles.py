@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eacf045f39babd69
-#   text hash     4c631108039bc048
+#   content hash  a9bfba65848b5afa
+#   text hash     36bb2a85b6c45823
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eacf045f39babd69
-#   text hash     64fc37d3074877d8
+#   content hash  a9bfba65848b5afa
+#   text hash     6a331d7ffe9a56ee
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7c36a900de3ed0b4
-#   text hash     5fcde85f73da307b
+#   content hash  c951b510232f9ae9
+#   text hash     ce65dd8f88457f11
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

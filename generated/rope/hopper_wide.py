@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7c36a900de3ed0b4
-#   text hash     458e4ce41b49c586
+#   content hash  c951b510232f9ae9
+#   text hash     0b26d5f0d2209b4f
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -24,10 +24,10 @@ Layouts
     OUT        [64, BLOCK_D] or [64, BLOCK_DV], likewise: dK or dV
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
-    WIDE       the same, 16 bytes of a row in each thread, as memory takes them
+    WIDE       as OUT, 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    weights                   [64, BLOCK_M], what dS is by dP - delta, in the order of threads
+    weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
     weights_ready, weights_free
                               barriers that they stand there, and that they may be written over
     factors                   dS, [64, BLOCK_M] by stage
@@ -261,8 +261,6 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        # a short tile at the end takes a mask
-        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             at, dk = derive(
                 at, dk, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -301,8 +299,6 @@ def make_dq(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(tl.int32)
-        # a short tile at the end takes a mask
-        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             at = spread(

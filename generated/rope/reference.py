@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7c36a900de3ed0b4
-#   text hash     7856a15808bd59ae
+#   content hash  c951b510232f9ae9
+#   text hash     be780b84e7dbbf9e
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

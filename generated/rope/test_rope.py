@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7c36a900de3ed0b4
-#   text hash     6c375cbc0abe0c70
+#   content hash  c951b510232f9ae9
+#   text hash     e9290fc4ffca5660
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

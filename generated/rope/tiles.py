@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7c36a900de3ed0b4
-#   text hash     9ebeff85fae96a5e
+#   content hash  c951b510232f9ae9
+#   text hash     124fbca2615c5f7a
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

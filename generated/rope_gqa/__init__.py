@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7b376a6f072c647
-#   text hash     f267e712f2821d5c
+#   content hash  d1f0c0766515e480
+#   text hash     7ce4c752d9bcb2e6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7b376a6f072c647
-#   text hash     819faadfeb3b5142
+#   content hash  d1f0c0766515e480
+#   text hash     e1fa0be66924e5f2
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7b376a6f072c647
-#   text hash     d0004385c0ee05e7
+#   content hash  d1f0c0766515e480
+#   text hash     551439cb0611cfe9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7b376a6f072c647
-#   text hash     330a071fb393e2c0
+#   content hash  d1f0c0766515e480
+#   text hash     1e33470c9c9a6c19
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7b376a6f072c647
-#   text hash     8e82edbd45118af1
+#   content hash  d1f0c0766515e480
+#   text hash     c4a4c5ae9665094f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

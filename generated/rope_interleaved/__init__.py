@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec375cdb56c1c9e5
-#   text hash     e42ed1e3a2b3cd29
+#   content hash  1b33285a14182ea1
+#   text hash     ed0a0575f0c30a85
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec375cdb56c1c9e5
-#   text hash     51441509f84c9ccb
+#   content hash  1b33285a14182ea1
+#   text hash     9c91ff8885ed4bfe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec375cdb56c1c9e5
-#   text hash     941152b102d941b3
+#   content hash  1b33285a14182ea1
+#   text hash     a43d56e0cc5cd077
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

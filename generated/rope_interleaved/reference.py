@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec375cdb56c1c9e5
-#   text hash     c622b52e0f133982
+#   content hash  1b33285a14182ea1
+#   text hash     fea395cb37abe2d9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec375cdb56c1c9e5
-#   text hash     415763da0edbbd5a
+#   content hash  1b33285a14182ea1
+#   text hash     c8fe1beeb10bbb28
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  87cff1a8947f295e
-#   text hash     b3f1213bf81efa7c
+#   content hash  8891800ce0125313
+#   text hash     4dd12c3b8ff476cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

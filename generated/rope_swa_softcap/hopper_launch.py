@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  87cff1a8947f295e
-#   text hash     86397c6e6c8560ba
+#   content hash  8891800ce0125313
+#   text hash     04f39a272fe106c9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  87cff1a8947f295e
-#   text hash     867d3b4d0451964c
+#   content hash  8891800ce0125313
+#   text hash     e4963c104ceb3216
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

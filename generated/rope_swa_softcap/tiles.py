@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  87cff1a8947f295e
-#   text hash     41d0261c96d967ab
+#   content hash  8891800ce0125313
+#   text hash     4a894a47c7b90178
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

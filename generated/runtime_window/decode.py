@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  84f6841f53e1fbad
-#   text hash     4523409db2cf9741
+#   content hash  e1f35f38b945b94d
+#   text hash     a6a909e49f334ec9
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

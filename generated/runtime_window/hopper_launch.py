@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  84f6841f53e1fbad
-#   text hash     276211bd38a358ef
+#   content hash  e1f35f38b945b94d
+#   text hash     d3c06de54fac4881
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  84f6841f53e1fbad
-#   text hash     67b2863132db3908
+#   content hash  e1f35f38b945b94d
+#   text hash     a20a3414ca5a340e
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

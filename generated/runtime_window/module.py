@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  84f6841f53e1fbad
-#   text hash     151ea3fa67c57dfd
+#   content hash  e1f35f38b945b94d
+#   text hash     09d038613007edb7
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  84f6841f53e1fbad
-#   text hash     c3777e8f757b1b99
+#   content hash  e1f35f38b945b94d
+#   text hash     df6d21c337eb768d
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

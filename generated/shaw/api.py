@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  43e0b8b03fcf97e2
-#   text hash     f915aaf6a5ab781c
+#   content hash  9b629f1d8b52ffe7
+#   text hash     46665779c849bd05
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

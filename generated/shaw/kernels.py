@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  43e0b8b03fcf97e2
-#   text hash     f51d5e83dd5cbb50
+#   content hash  9b629f1d8b52ffe7
+#   text hash     546469891c218177
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  43e0b8b03fcf97e2
-#   text hash     8cde859ac955b719
+#   content hash  9b629f1d8b52ffe7
+#   text hash     76c6abaa5ece2f28
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

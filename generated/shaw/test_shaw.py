@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  43e0b8b03fcf97e2
-#   text hash     166881ee45ace4ba
+#   content hash  9b629f1d8b52ffe7
+#   text hash     76da268bd53465ac
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  43e0b8b03fcf97e2
-#   text hash     793598cc5eb76af9
+#   content hash  9b629f1d8b52ffe7
+#   text hash     0843aca1f7ce7b8f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e53acd873f06b0ac
-#   text hash     8aa8e34592db176e
+#   content hash  ef54df759da51554
+#   text hash     b7c04e7ef29e3514
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e53acd873f06b0ac
-#   text hash     552fe706f413933c
+#   content hash  ef54df759da51554
+#   text hash     2ecdf54fd31431c6
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

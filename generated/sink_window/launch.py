@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e53acd873f06b0ac
-#   text hash     fe0a6c56dcc93653
+#   content hash  ef54df759da51554
+#   text hash     07ed0613d57f24f1
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e53acd873f06b0ac
-#   text hash     6b8c9aae263d503e
+#   content hash  ef54df759da51554
+#   text hash     f72467c99f7a9339
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

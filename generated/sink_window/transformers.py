@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e53acd873f06b0ac
-#   text hash     3a144f3b09d3033b
+#   content hash  ef54df759da51554
+#   text hash     ace05917d656284b
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec9ec944b69d0f95
-#   text hash     7631fe01a680c4de
+#   content hash  aa5830e32ec133ce
+#   text hash     9cd5050b18ca0ed8
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec9ec944b69d0f95
-#   text hash     38c0ea4522945930
+#   content hash  aa5830e32ec133ce
+#   text hash     47b1b007f1c5d5b6
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec9ec944b69d0f95
-#   text hash     b8a6ab5985aa842d
+#   content hash  aa5830e32ec133ce
+#   text hash     52815d1da357838b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

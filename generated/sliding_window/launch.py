@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec9ec944b69d0f95
-#   text hash     a054f0b0188cafa6
+#   content hash  aa5830e32ec133ce
+#   text hash     597c4f006bfedc23
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec9ec944b69d0f95
-#   text hash     2230ab5fead25262
+#   content hash  aa5830e32ec133ce
+#   text hash     3fdebb129fcc0967
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db004bf15f09f1de
-#   text hash     f269d0e06ddfc524
+#   content hash  8309d5573e8e195f
+#   text hash     07e4784d7e29b843
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db004bf15f09f1de
-#   text hash     e2bc688f13a54aa6
+#   content hash  8309d5573e8e195f
+#   text hash     ad948395b299c601
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -24,10 +24,10 @@ Layouts
     OUT        [64, BLOCK_D] or [64, BLOCK_DV], likewise: dK or dV
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
-    WIDE       the same, 16 bytes of a row in each thread, as memory takes them
+    WIDE       as OUT, 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    weights                   [64, BLOCK_M], what dS is by dP - delta, in the order of threads
+    weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
     weights_ready, weights_free
                               barriers that they stand there, and that they may be written over
     factors                   dS, [64, BLOCK_M] by stage
@@ -272,8 +272,6 @@ def make_dk(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 at, dk = derive(
                     at, dk, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -317,8 +315,6 @@ def make_dq(
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = spread(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db004bf15f09f1de
-#   text hash     5eb5f48b24b0d690
+#   content hash  8309d5573e8e195f
+#   text hash     93ce001348666796
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db004bf15f09f1de
-#   text hash     bf9f5a8468e56aad
+#   content hash  8309d5573e8e195f
+#   text hash     6ec2ed637a26fe7c
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

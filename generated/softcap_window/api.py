@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02d3fe399922d093
-#   text hash     72dca750784eb55c
+#   content hash  7f976d6d1f470ea9
+#   text hash     1e2da2d0f902ca3a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

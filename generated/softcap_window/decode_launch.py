@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02d3fe399922d093
-#   text hash     73ee21855694db10
+#   content hash  7f976d6d1f470ea9
+#   text hash     47f2fc75bc1c8350
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

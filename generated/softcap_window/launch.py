@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02d3fe399922d093
-#   text hash     3ee5eeb30fa1815b
+#   content hash  7f976d6d1f470ea9
+#   text hash     6407c028ee1db33f
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02d3fe399922d093
-#   text hash     8843b302a6c39663
+#   content hash  7f976d6d1f470ea9
+#   text hash     d6ed8089712857a3
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  02d3fe399922d093
-#   text hash     668c87bb6cf4b647
+#   content hash  7f976d6d1f470ea9
+#   text hash     53a784751726a3f7
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4e08fa4f9c09d42
-#   text hash     38dd1d9d44f29c72
+#   content hash  90a88e3a4a8dd21d
+#   text hash     1d17e4da1abb179c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4e08fa4f9c09d42
-#   text hash     6b7578e95d37d4e2
+#   content hash  90a88e3a4a8dd21d
+#   text hash     ac6c5fde35cbc8bd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -289,8 +289,6 @@ def load_tiles(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = load_queries(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4e08fa4f9c09d42
-#   text hash     0cc85d3f5c925458
+#   content hash  90a88e3a4a8dd21d
+#   text hash     208c7cb5e5e37fde
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

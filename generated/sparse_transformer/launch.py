@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4e08fa4f9c09d42
-#   text hash     b57058f82c065667
+#   content hash  90a88e3a4a8dd21d
+#   text hash     a4064aac7a036b6f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

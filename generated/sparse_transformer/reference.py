@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4e08fa4f9c09d42
-#   text hash     66d94662d4d89c3d
+#   content hash  90a88e3a4a8dd21d
+#   text hash     25a95c66381aeba2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62bc6bd6e2a27543
-#   text hash     06140698571c7ca0
+#   content hash  7f40858a5c3c3d10
+#   text hash     4e701aa5b5880188
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62bc6bd6e2a27543
-#   text hash     c12753a50a66310f
+#   content hash  7f40858a5c3c3d10
+#   text hash     8a41527c9960aae4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62bc6bd6e2a27543
-#   text hash     a08e7a2fbbcc4a01
+#   content hash  7f40858a5c3c3d10
+#   text hash     11f3f1e6a8dd92f3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

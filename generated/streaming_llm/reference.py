@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62bc6bd6e2a27543
-#   text hash     390b306561148d14
+#   content hash  7f40858a5c3c3d10
+#   text hash     147b98482e97c9ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f9d1c7d6c89de4c3
-#   text hash     31822cb6ecfc8cd4
+#   content hash  7a20d0125eed4d63
+#   text hash     ea7ed210da2c1a02
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f9d1c7d6c89de4c3
-#   text hash     6542c7e891e66ec3
+#   content hash  7a20d0125eed4d63
+#   text hash     c9a69df2f4692bf2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f9d1c7d6c89de4c3
-#   text hash     45f7bfc0c23deb48
+#   content hash  7a20d0125eed4d63
+#   text hash     3a18a624613dee23
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f9d1c7d6c89de4c3
-#   text hash     fafd19db79e27d2e
+#   content hash  7a20d0125eed4d63
+#   text hash     64d98807684f05d2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f9d1c7d6c89de4c3
-#   text hash     c37e715e3f5b5938
+#   content hash  7a20d0125eed4d63
+#   text hash     211eaa4367d3e91b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f9d1c7d6c89de4c3
-#   text hash     5f4dfab51e88c6d7
+#   content hash  7a20d0125eed4d63
+#   text hash     d00d7f7ed828057c
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

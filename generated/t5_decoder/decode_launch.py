@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b743425b9b7ec831
-#   text hash     80b769b325e3a36c
+#   content hash  4eab843343496524
+#   text hash     70dc1a0c293b57a7
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

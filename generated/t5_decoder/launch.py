@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b743425b9b7ec831
-#   text hash     71b4b58ef4d6fe66
+#   content hash  4eab843343496524
+#   text hash     46aac082da8d7592
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b743425b9b7ec831
-#   text hash     8123f0c5da1213a9
+#   content hash  4eab843343496524
+#   text hash     ba090cabc9a87e4e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

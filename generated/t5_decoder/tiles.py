@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b743425b9b7ec831
-#   text hash     194f9c5c01f3e2b7
+#   content hash  4eab843343496524
+#   text hash     90425b8ac2bf3662
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f0005699368b450b
-#   text hash     80a544c882079181
+#   content hash  b5eb50fcb0ff6613
+#   text hash     72fb9c33a89a3d00
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

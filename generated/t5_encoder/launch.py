@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f0005699368b450b
-#   text hash     b643f652445228ca
+#   content hash  b5eb50fcb0ff6613
+#   text hash     50192d080601ee96
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

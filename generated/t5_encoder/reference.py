@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f0005699368b450b
-#   text hash     eb8c5d7880f1c5d9
+#   content hash  b5eb50fcb0ff6613
+#   text hash     7e012603e0a5c9d4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

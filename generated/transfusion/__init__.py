@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5dbc000b75fdeee1
-#   text hash     3f4c51cfc7e39b52
+#   content hash  144240a23d94385e
+#   text hash     a23c7efc2f80cd47
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

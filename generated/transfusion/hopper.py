@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5dbc000b75fdeee1
-#   text hash     7c532120410daa72
+#   content hash  144240a23d94385e
+#   text hash     07fb31a1d8a501dc
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -10,8 +10,8 @@ Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group
 an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
-    work         for each tile of keys: the product that makes its scores, then the one that adds the weighted values of
-                 the tile before; the weights of the first are worked out while the second is under way
+    work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the
+                 weighted values of the tile before; then the weights of the first
 
 A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
 Tiles of keys are visited from the last to the first: mixed ones, full ones, and mixed ones again.
@@ -114,11 +114,14 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 @gluon.jit
 def in_order(m):
-    """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch."""
+    """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
+
+    That branch is never taken: no arithmetic gives the NaN that it asks for.
+    """
     return gl.inline_asm_elementwise(
         """{
             .reg .pred p, any;
-            setp.eq.s32 p, $2, 0x7fc12345;  // no arithmetic gives this NaN
+            setp.eq.s32 p, $2, 0x7fc12345;
             setp.eq.or.s32 p, $3, 0x7fc12345, p;
         again:
             vote.sync.any.pred any, p, 0xffffffff;
@@ -126,19 +129,22 @@ def in_order(m):
             mov.b32 $0, $2;
             mov.b32 $1, $3;
         }""",
-        "=r,=r,r,r", [m], gl.float32, False, 2
+        "=&r,=&r,r,r", [m], gl.float32, False, 2
     )  # fmt: skip
 
 
 @triton.constexpr_function
-def operands(results, inputs):
-    """The constraints of PTX that has so many results and inputs, all of them floats."""
-    return ",".join(["=f"] * results + ["f"] * inputs)
+def operands(result, results, inputs):
+    """The constraints of PTX that has so many results and inputs, all of them floats: `=&f` where one is written early."""
+    return ",".join([result] * results + ["f"] * inputs)
 
 
 @triton.constexpr_function
 def shrinking(count):
-    """PTX that multiplies `count` values of a thread, in two rows, by a factor: a warp whose factors are all 1 is done sooner."""
+    """PTX that multiplies `count` values of a thread by factors of their rows: a warp whose factors are all 1 is done sooner.
+
+    As a product leaves them, a thread's values are in two rows, two of the first, two of the second, and so on.
+    """
     lines = [
         "{",
         ".reg .pred p, any;",
@@ -155,7 +161,7 @@ def shrunk(acc, shrink):
     """The rows of acc, each times its factor: warps in which no row's largest score has grown have nothing to do."""
     COUNT: gl.constexpr = acc.shape[1] // 2  # of each of 128 threads
     return gl.inline_asm_elementwise(
-        shrinking(COUNT), operands(COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
+        shrinking(COUNT), operands("=f", COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
     )
 
 
@@ -247,7 +253,7 @@ def attend(
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     m, l, p, shrink = weigh(m, l, score, k_start, in_image_k_tile, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
-    # until then the product reads the registers of the weights before
+    # the product read the registers of the weights before until here
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5dbc000b75fdeee1
-#   text hash     8a08c79405c46647
+#   content hash  144240a23d94385e
+#   text hash     fd8b0b6b5919dcec
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5dbc000b75fdeee1
-#   text hash     6e3720e81eb33250
+#   content hash  144240a23d94385e
+#   text hash     3e983dd276ead126
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5dbc000b75fdeee1
-#   text hash     f507ea47cb8bccb7
+#   content hash  144240a23d94385e
+#   text hash     80b70d47fb1f52f4
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5dbc000b75fdeee1
-#   text hash     542c05d6d757849c
+#   content hash  144240a23d94385e
+#   text hash     a0e5de522de0e7fe
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d640ea96ebc9e911
-#   text hash     a5b6306942007c0d
+#   content hash  8cf3f897860961f6
+#   text hash     efff8fd55835c8c0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

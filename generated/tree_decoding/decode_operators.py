@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d640ea96ebc9e911
-#   text hash     29c434b6fdd59698
+#   content hash  8cf3f897860961f6
+#   text hash     dec98914dafb8450
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

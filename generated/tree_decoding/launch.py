@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d640ea96ebc9e911
-#   text hash     356b92865d5b48ff
+#   content hash  8cf3f897860961f6
+#   text hash     4c536feb85705254
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

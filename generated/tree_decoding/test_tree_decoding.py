@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d640ea96ebc9e911
-#   text hash     5af3c53d6ce7dbe3
+#   content hash  8cf3f897860961f6
+#   text hash     a55712ae7689aac6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d640ea96ebc9e911
-#   text hash     b371466c5760f046
+#   content hash  8cf3f897860961f6
+#   text hash     bc1bdfbefe957aad
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -173,6 +173,16 @@ def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("score", "expected"),
+    [("tanh(score)", "capped"), ("2 * tanh(score / 9) + k / 4", "capped"),
+     ("score + tanh((q - k) / 9)", "sloped"), ("tanh(score) + log(1 + abs(q - k))", "sloped"), ("2 * score", "plain")],
+)  # fmt: skip
+def test_scores_are_capped_by_functions_of_them_alone(score: str, expected: str, tmp_path: Path) -> None:
+    mine = loaded(written(tmp_path, None, f"mask: [causal]\nscore: [expr: {score}]\n"))
+    assert plan.build(mine).analysis.by_query.weight == expected
+
+
+@pytest.mark.parametrize(
     ("arch", "family"),
     [("sm_90", "sm_90"), ("sm_90a", "sm_90"),
      ("sm_100", "sm_90"), ("sm_103", "sm_90"), ("sm_80", "sm_80"), ("sm_86", "sm_80"),

@@ -103,8 +103,9 @@ def test_it_is_right_to_a_few_units_anywhere(sign: int) -> None:
 
 def test_what_is_no_number_stays_none() -> None:
     lines = functions()["tanh_of_scores"](4)
-    found = worked_out(lines.split("\n"), {f"${4 + i}": float32([np.nan, 0.1]) for i in range(4)})
-    assert np.isnan(found["$0"]).tolist() == [True, False]
+    for beside in (0.1, 3.0):
+        found = worked_out(lines.split("\n"), {f"${4 + i}": float32([np.nan, beside]) for i in range(4)})
+        assert np.isnan(found["$0"]).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("count", [1, 7, 32])

@@ -271,7 +271,7 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
 
 def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
     """Those of hopper_wide.py: groups of warps hand on what workers exchange there."""
-    yield "weights", "[64, BLOCK_M], what dS is by dP - delta, in the order of threads"
+    yield "weights", "[64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads"
     yield "weights_ready, weights_free", "barriers that they stand there, and that they may be written over"
     yield "factors", "dS, [64, BLOCK_M] by stage"
     yield "factors_ready, factors_free", "for each of these stages such barriers"

@@ -250,9 +250,9 @@ class KernelTerms(KernelInputs):
         if rows:
             return "marks"
         functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.SMOOTH)
-        of_scores = [FUNCTIONS[n.op] for n in functions if self.reach(n) == {"q", "k"}]
+        of_scores = [n for n in functions if self.reach(n) == {"q", "k"}]
         if of_scores or any(term.slope.text for term in self.backward_terms):
-            return "capped" if of_scores and all(function.hopper for function in of_scores) else "sloped"
+            return "capped" if of_scores and all(map(_caps, of_scores)) else "sloped"
         return "plain" if self.spec.masks or self.spec.scores else "bare"
 
     @property
@@ -263,6 +263,11 @@ class KernelTerms(KernelInputs):
         for shared in self._shared if self.spec.algorithm.backward else ():
             nodes += [*(node for _, node in shared.parts), shared.value, *shared.slopes]
         return printers.triton_helpers(nodes)
+
+
+def _caps(node: Node) -> bool:
+    """True if a function of scores has a faster version on Hopper GPUs, where it meets numbers near 0."""
+    return FUNCTIONS[node.op].hopper and any(n.op == "var" and n.value == "score" for n in node.walk())
 
 
 def _finite(node: Node) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .sides import BLOCKS
-from .statements import Block, Branch, Call, Comment, Loop, Statement, needed
+from .statements import Block, Branch, Call, Comment, Loop, Statement, needed, reads
 from .tile_ranges import TileRange
 from .tile_states import TileStates
 
@@ -55,7 +55,7 @@ class Loops:
             return self._by_state(self.states)
         spans = len(self.tiles.ends)
         before: tuple[Block, ...] = () if self.known else self.range
-        if self.full_if and self.tiles.full:
+        if self.full_if and self.tiles.full and "full_last" in reads(self._tiles):
             before += (
                 Comment("a short tile at the end takes a mask"),
                 Statement("full_last", f"tl.where({self.full_if}, full_last, full_first)"),

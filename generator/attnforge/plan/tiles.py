@@ -125,7 +125,7 @@ def widest(latent: bool) -> tuple[int, int]:
 
 
 Weight = Literal["bare", "plain", "sloped", "capped", "marks", "heavy", "rows"]
-"""Classes of what terms load beside q, k, v: nothing, no registers, slopes, fast ones, little, a lot, floats by key."""
+"""Classes of what terms load and work out; `tiles.yaml` says what each one is."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 

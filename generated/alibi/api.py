@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1896a3abd555ce61
-#   text hash     6ea732043ecd2c1f
+#   content hash  ab70e83cb322a997
+#   text hash     8d70454bce0fdfae
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

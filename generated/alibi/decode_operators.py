@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1896a3abd555ce61
-#   text hash     0e290b1d51150945
+#   content hash  ab70e83cb322a997
+#   text hash     66b240828bac3aea
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1896a3abd555ce61
-#   text hash     747d7f92316d6b4b
+#   content hash  ab70e83cb322a997
+#   text hash     92b2615fed77d0ac
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1896a3abd555ce61
-#   text hash     6a9b054fe6b53a31
+#   content hash  ab70e83cb322a997
+#   text hash     d818a64a628507b7
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

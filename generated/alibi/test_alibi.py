@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1896a3abd555ce61
-#   text hash     095397df457a8673
+#   content hash  ab70e83cb322a997
+#   text hash     6e204337dabcf17b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  82598563bab5d11d
-#   text hash     81cb1e51aa766f15
+#   content hash  65aa6ef712809010
+#   text hash     672484e639491600
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  82598563bab5d11d
-#   text hash     3d45a14400e25351
+#   content hash  65aa6ef712809010
+#   text hash     8f06b7469daa1c44
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  82598563bab5d11d
-#   text hash     3df246ff40bcfe55
+#   content hash  65aa6ef712809010
+#   text hash     583732f771be90ce
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

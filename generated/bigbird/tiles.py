@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  82598563bab5d11d
-#   text hash     ebd7f4c36b7e8710
+#   content hash  65aa6ef712809010
+#   text hash     c257bcc80c28961e
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  91854ef7d8247345
-#   text hash     3cf1ef7b22a7e256
+#   content hash  f31b4d3db57b93f9
+#   text hash     33a617f9a417b913
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

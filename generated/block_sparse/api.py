@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  91854ef7d8247345
-#   text hash     e9458fb058bb44c2
+#   content hash  f31b4d3db57b93f9
+#   text hash     fd78565dc8c0bde2
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

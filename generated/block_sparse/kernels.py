@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  91854ef7d8247345
-#   text hash     7895079763a1da14
+#   content hash  f31b4d3db57b93f9
+#   text hash     1dfe31caa67b91b3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

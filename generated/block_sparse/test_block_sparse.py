@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  91854ef7d8247345
-#   text hash     c840ccafc9f2b945
+#   content hash  f31b4d3db57b93f9
+#   text hash     2f78cd222e160f57
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  91854ef7d8247345
-#   text hash     bf559bd6e92e2bb4
+#   content hash  f31b4d3db57b93f9
+#   text hash     9596f7546a1463a7
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

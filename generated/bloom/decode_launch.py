@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f72ea2379379ddff
-#   text hash     39428cb6d3d865e7
+#   content hash  2cf5d84f2cc6184b
+#   text hash     cbbaae210eec7153
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f72ea2379379ddff
-#   text hash     e3c0e6c4bc8eb08e
+#   content hash  2cf5d84f2cc6184b
+#   text hash     fa878014ed80feae
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

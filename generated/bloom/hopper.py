@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f72ea2379379ddff
-#   text hash     c3b7fccf624fba01
+#   content hash  2cf5d84f2cc6184b
+#   text hash     f8cbea1c9ff80323
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f72ea2379379ddff
-#   text hash     95f18c32745c0df9
+#   content hash  2cf5d84f2cc6184b
+#   text hash     250ad61d3ea91ad8
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f72ea2379379ddff
-#   text hash     967301f0e29726e7
+#   content hash  2cf5d84f2cc6184b
+#   text hash     5b882b89adca954b
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

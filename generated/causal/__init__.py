@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0a45a2ff5859997
-#   text hash     1f5a1af79ac8aa28
+#   content hash  d0523c00782fd246
+#   text hash     93e5059be09ac4bf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0a45a2ff5859997
-#   text hash     3206357d00d7d22c
+#   content hash  d0523c00782fd246
+#   text hash     b687254cfb4e0fa2
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0a45a2ff5859997
-#   text hash     cb463e91781780a8
+#   content hash  d0523c00782fd246
+#   text hash     f22489dce13a0e83
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

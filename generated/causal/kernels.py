@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0a45a2ff5859997
-#   text hash     3e700d59e08ae38e
+#   content hash  d0523c00782fd246
+#   text hash     89b6a603c3637b67
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

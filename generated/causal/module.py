@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0a45a2ff5859997
-#   text hash     e7fcc7ed83da5251
+#   content hash  d0523c00782fd246
+#   text hash     e4e29fc8b6cffa17
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0a45a2ff5859997
-#   text hash     bbf013e8926db5c7
+#   content hash  d0523c00782fd246
+#   text hash     c08a9fe3893092e7
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0a45a2ff5859997
-#   text hash     7adf648ef2e087e5
+#   content hash  d0523c00782fd246
+#   text hash     302ef4bbf251a0f7
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

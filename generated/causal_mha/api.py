@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c327cecb66f7d159
-#   text hash     9793857befb2eead
+#   content hash  15612b40892ebee0
+#   text hash     1a048da0ceca08d4
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

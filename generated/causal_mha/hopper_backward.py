@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c327cecb66f7d159
-#   text hash     1d8312df0490d596
+#   content hash  15612b40892ebee0
+#   text hash     fb6e57f123af201c
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -295,6 +295,10 @@ def backward(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, and add to dQ."""
+    # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
+    gl.static_assert(
+        (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
+    )
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c327cecb66f7d159
-#   text hash     16db16351d8334bf
+#   content hash  15612b40892ebee0
+#   text hash     20809eda3949f10e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

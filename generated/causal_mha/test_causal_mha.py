@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c327cecb66f7d159
-#   text hash     92d197f79d7b408f
+#   content hash  15612b40892ebee0
+#   text hash     c63cf38bf8d9a7da
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c327cecb66f7d159
-#   text hash     af1d8771bdb37271
+#   content hash  15612b40892ebee0
+#   text hash     7a3df332982ddc08
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c327cecb66f7d159
-#   text hash     2909ef5171504240
+#   content hash  15612b40892ebee0
+#   text hash     5fc6f78d6f0727b8
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42ce433fb1337348
-#   text hash     ba45598788103b51
+#   content hash  598ee09cd2a7dbda
+#   text hash     3368381282850850
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42ce433fb1337348
-#   text hash     eea8c3e6a5e8328d
+#   content hash  598ee09cd2a7dbda
+#   text hash     a233b3c5c2926aef
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42ce433fb1337348
-#   text hash     2d897a8907e240cd
+#   content hash  598ee09cd2a7dbda
+#   text hash     226c9f02ee70d11b
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42ce433fb1337348
-#   text hash     6d15c552b4d3fed1
+#   content hash  598ee09cd2a7dbda
+#   text hash     23b1c21fc1623472
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42ce433fb1337348
-#   text hash     0a3d77a583a44446
+#   content hash  598ee09cd2a7dbda
+#   text hash     6fab561cc2a3542e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

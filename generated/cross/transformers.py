@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  42ce433fb1337348
-#   text hash     9dd7f1d2a061f390
+#   content hash  598ee09cd2a7dbda
+#   text hash     5cf72292659fb924
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2875bf551c875ecc
-#   text hash     2c8083c3286ab13e
+#   content hash  6d1994106b85d0d3
+#   text hash     0b5f4b6a07540828
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

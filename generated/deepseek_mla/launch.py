@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2875bf551c875ecc
-#   text hash     0cbc8d40b7dce26d
+#   content hash  6d1994106b85d0d3
+#   text hash     feb64a13ab54d9f0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2875bf551c875ecc
-#   text hash     cb825a68a13a39c7
+#   content hash  6d1994106b85d0d3
+#   text hash     12c3b52c363c5934
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

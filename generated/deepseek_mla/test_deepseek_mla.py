@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2875bf551c875ecc
-#   text hash     b7838ac4927a8a77
+#   content hash  6d1994106b85d0d3
+#   text hash     8ab087d180caf2f5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

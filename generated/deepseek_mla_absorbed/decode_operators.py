@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  29949a88998db8aa
-#   text hash     044ad89ab8a20efc
+#   content hash  87a052e22fd5b43b
+#   text hash     56c8dbb62bcae224
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

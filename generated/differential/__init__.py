@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e1a4bc04ba88d67e
-#   text hash     f81a7379eba5dfac
+#   content hash  56d6e525983c4605
+#   text hash     169f77cb5dcfaad9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

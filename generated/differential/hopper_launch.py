@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e1a4bc04ba88d67e
-#   text hash     242f8418a42d1560
+#   content hash  56d6e525983c4605
+#   text hash     b990ce5480d304a0
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e1a4bc04ba88d67e
-#   text hash     60d304bcdcd7bb59
+#   content hash  56d6e525983c4605
+#   text hash     9f3157768a36c25d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e1a4bc04ba88d67e
-#   text hash     045a7575b51d9d63
+#   content hash  56d6e525983c4605
+#   text hash     f28f3910814714d6
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

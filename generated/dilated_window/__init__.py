@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2debfecdcfc0adb
-#   text hash     e53e7978270bc7c9
+#   content hash  f76f3c178546f737
+#   text hash     257307f927078750
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2debfecdcfc0adb
-#   text hash     40ecea187d0fc42d
+#   content hash  f76f3c178546f737
+#   text hash     3ff038cdb933543f
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -300,6 +300,10 @@ def backward(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
+    # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
+    gl.static_assert(
+        (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
+    )
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)

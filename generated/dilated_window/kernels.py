@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2debfecdcfc0adb
-#   text hash     7f021a65f2abe574
+#   content hash  f76f3c178546f737
+#   text hash     c5690b7cdd18b55a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

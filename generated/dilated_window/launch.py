@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2debfecdcfc0adb
-#   text hash     ecee5ec8234e2666
+#   content hash  f76f3c178546f737
+#   text hash     113cd81935b57b78
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

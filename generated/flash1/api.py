@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  57d7fb285f9761b0
-#   text hash     3ef6a08a0c9bdcd7
+#   content hash  da8e5b21a8879997
+#   text hash     c8b9283710959527
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

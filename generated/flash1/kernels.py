@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  57d7fb285f9761b0
-#   text hash     2779d20b16c8930f
+#   content hash  da8e5b21a8879997
+#   text hash     6223bb3df1211d9c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

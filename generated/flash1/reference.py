@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  57d7fb285f9761b0
-#   text hash     9e7fe0190ca44fc3
+#   content hash  da8e5b21a8879997
+#   text hash     ffcc03b217b2d304
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

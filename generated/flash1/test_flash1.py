@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  57d7fb285f9761b0
-#   text hash     98fdb1e6976caca0
+#   content hash  da8e5b21a8879997
+#   text hash     34532d544ab25057
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

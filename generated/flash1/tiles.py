@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  57d7fb285f9761b0
-#   text hash     d0b283d7670ba227
+#   content hash  da8e5b21a8879997
+#   text hash     ce90506a512214aa
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a0793442c1cad75
-#   text hash     7ab302360b550106
+#   content hash  236e3fa2817b7761
+#   text hash     c0a4f438eaa31b6c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

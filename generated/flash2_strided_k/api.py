@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a0793442c1cad75
-#   text hash     ac4aa51b240fba14
+#   content hash  236e3fa2817b7761
+#   text hash     c9c69b092b110066
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

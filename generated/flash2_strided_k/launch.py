@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a0793442c1cad75
-#   text hash     9c4bf71a828f0d90
+#   content hash  236e3fa2817b7761
+#   text hash     e0ee8d5c4bed42fe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a0793442c1cad75
-#   text hash     57cc6dc74232d739
+#   content hash  236e3fa2817b7761
+#   text hash     c9cf12d42d724271
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a0793442c1cad75
-#   text hash     cb0fdf12a571a87a
+#   content hash  236e3fa2817b7761
+#   text hash     9aef74d67c8da0fa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

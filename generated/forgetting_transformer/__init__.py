@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f27fe9fc07a7757a
-#   text hash     32300f9dd68a07f0
+#   content hash  a34e8c2cb816a400
+#   text hash     fc736110ecbefe20
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f27fe9fc07a7757a
-#   text hash     b2a6b7f6a07aa683
+#   content hash  a34e8c2cb816a400
+#   text hash     31dadf5c4b8a8ee5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

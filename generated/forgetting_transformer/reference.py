@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f27fe9fc07a7757a
-#   text hash     44a84edaf70ad27f
+#   content hash  a34e8c2cb816a400
+#   text hash     fbacba3c69275c12
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

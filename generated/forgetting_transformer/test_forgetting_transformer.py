@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f27fe9fc07a7757a
-#   text hash     2d139308c6b4a7fb
+#   content hash  a34e8c2cb816a400
+#   text hash     6fe74945628cf5b1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

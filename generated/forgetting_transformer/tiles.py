@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f27fe9fc07a7757a
-#   text hash     1644040bfcba874f
+#   content hash  a34e8c2cb816a400
+#   text hash     faba2ea1a374a2f1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

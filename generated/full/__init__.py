@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37d1b7394a5e8871
-#   text hash     2842ef50c0ea31d2
+#   content hash  d7ced73e1f5b1bbe
+#   text hash     743a8a660a820b7e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

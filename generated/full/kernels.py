@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37d1b7394a5e8871
-#   text hash     5f778b23edc57ffb
+#   content hash  d7ced73e1f5b1bbe
+#   text hash     7389e02d2912c018
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37d1b7394a5e8871
-#   text hash     73bbd4f96f3dd001
+#   content hash  d7ced73e1f5b1bbe
+#   text hash     d5af53f8182cf118
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37d1b7394a5e8871
-#   text hash     aae1bd6370d1f3a9
+#   content hash  d7ced73e1f5b1bbe
+#   text hash     86957d0134e291be
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

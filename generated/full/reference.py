@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37d1b7394a5e8871
-#   text hash     a3fd30ca659e1ce7
+#   content hash  d7ced73e1f5b1bbe
+#   text hash     64cef66291369d4d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

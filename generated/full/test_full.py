@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37d1b7394a5e8871
-#   text hash     972f01d7c053e9b9
+#   content hash  d7ced73e1f5b1bbe
+#   text hash     95ac4f3b024a8884
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37d1b7394a5e8871
-#   text hash     bd455311d0e3b3ba
+#   content hash  d7ced73e1f5b1bbe
+#   text hash     f52d39bebf2b1579
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

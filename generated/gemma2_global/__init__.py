@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  10135871bba4be4a
-#   text hash     acd202d573355ace
+#   content hash  930a7a2659599416
+#   text hash     7890c2fab4f18803
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  10135871bba4be4a
-#   text hash     162d0d44744d6856
+#   content hash  930a7a2659599416
+#   text hash     9d215e478db03cdd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  10135871bba4be4a
-#   text hash     bd91a9040af7dd9f
+#   content hash  930a7a2659599416
+#   text hash     d9ca13669e6ba958
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

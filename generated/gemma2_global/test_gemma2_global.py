@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  10135871bba4be4a
-#   text hash     3299d27b8f31f335
+#   content hash  930a7a2659599416
+#   text hash     a0cc47efebf6864e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  10135871bba4be4a
-#   text hash     2d0944967b94b8a4
+#   content hash  930a7a2659599416
+#   text hash     97af39398d92a1ea
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

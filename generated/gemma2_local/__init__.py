@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d8d783aa4150591
-#   text hash     f9e8d0dcdf23748f
+#   content hash  a2c685a0edf11dda
+#   text hash     b46b739340f40ddf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

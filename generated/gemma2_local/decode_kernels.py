@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d8d783aa4150591
-#   text hash     b60ea248553ead3c
+#   content hash  a2c685a0edf11dda
+#   text hash     837395d53d5435b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d8d783aa4150591
-#   text hash     710828466c8bb5fa
+#   content hash  a2c685a0edf11dda
+#   text hash     1c98e9cde89b1bd4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

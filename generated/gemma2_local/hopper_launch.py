@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d8d783aa4150591
-#   text hash     1e72484543bd39d2
+#   content hash  a2c685a0edf11dda
+#   text hash     a4e8aa8389987a5a
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

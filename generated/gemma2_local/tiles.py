@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d8d783aa4150591
-#   text hash     ea3df5e8e805c712
+#   content hash  a2c685a0edf11dda
+#   text hash     3e08304ee7d7e407
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

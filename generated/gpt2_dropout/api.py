@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5377147fdaaa77f4
-#   text hash     0bfe832255a9db0f
+#   content hash  f798cef10e8929b2
+#   text hash     d387b3be8762dc42
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

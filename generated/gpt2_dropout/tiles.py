@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5377147fdaaa77f4
-#   text hash     b62394022f3cc503
+#   content hash  f798cef10e8929b2
+#   text hash     d56dfe5fd69f8b2c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

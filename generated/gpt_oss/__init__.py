@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9924247a212e9477
-#   text hash     5a07152f1938cbff
+#   content hash  421520084d8908c2
+#   text hash     4815e1a37d11bb87
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

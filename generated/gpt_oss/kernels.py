@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9924247a212e9477
-#   text hash     058b7ee7a2bc7a53
+#   content hash  421520084d8908c2
+#   text hash     dc8c44a9be2ba98e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

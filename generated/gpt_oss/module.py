@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9924247a212e9477
-#   text hash     2a71361908f4df9c
+#   content hash  421520084d8908c2
+#   text hash     bc98eecd56f0e021
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9924247a212e9477
-#   text hash     a9192cd1a8a990eb
+#   content hash  421520084d8908c2
+#   text hash     df19ee97a70b3def
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

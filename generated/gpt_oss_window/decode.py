@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8bf8cac99f7b38c3
-#   text hash     ec9c1047332d08b0
+#   content hash  cffa6052357f48ab
+#   text hash     ff2275ed0c230bca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

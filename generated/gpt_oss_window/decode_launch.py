@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8bf8cac99f7b38c3
-#   text hash     046798f6c2c96f55
+#   content hash  cffa6052357f48ab
+#   text hash     a56f936dd49543fd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

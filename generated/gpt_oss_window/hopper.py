@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8bf8cac99f7b38c3
-#   text hash     82e0caa8baba8b39
+#   content hash  cffa6052357f48ab
+#   text hash     db40d0a05ce4eb0d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8bf8cac99f7b38c3
-#   text hash     fe5645ef1feb800c
+#   content hash  cffa6052357f48ab
+#   text hash     10d9a69682f3a4d8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8bf8cac99f7b38c3
-#   text hash     24e1e2f07e9b5777
+#   content hash  cffa6052357f48ab
+#   text hash     1a25f29ea7ce527a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  57ca558bd1d68468
-#   text hash     03fd4f1bacedc549
+#   content hash  a9cbeb021f67ec40
+#   text hash     2b8b089418928556
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  57ca558bd1d68468
-#   text hash     10cdad982b8a9e2d
+#   content hash  a9cbeb021f67ec40
+#   text hash     469fe8bdb3731c9f
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  57ca558bd1d68468
-#   text hash     f069aa9e76212407
+#   content hash  a9cbeb021f67ec40
+#   text hash     adc374b966ed789d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

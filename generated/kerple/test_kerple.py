@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  57ca558bd1d68468
-#   text hash     948f7cdb9d0160d1
+#   content hash  a9cbeb021f67ec40
+#   text hash     14c8816ecabec97d
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

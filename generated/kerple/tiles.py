@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  57ca558bd1d68468
-#   text hash     7f985a9a284f18ad
+#   content hash  a9cbeb021f67ec40
+#   text hash     c687b22855a6f4cc
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ed461112dbdad9f
-#   text hash     65e3ff661ee23505
+#   content hash  aa6fcac900c25452
+#   text hash     5525b87e302c1568
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

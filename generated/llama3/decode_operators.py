@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ed461112dbdad9f
-#   text hash     8e86083aa3acb331
+#   content hash  aa6fcac900c25452
+#   text hash     693b2245e47c2389
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

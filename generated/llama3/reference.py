@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ed461112dbdad9f
-#   text hash     d5e738f54e11574d
+#   content hash  aa6fcac900c25452
+#   text hash     befd162bc86d5d2f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ed461112dbdad9f
-#   text hash     641df80c3b51febf
+#   content hash  aa6fcac900c25452
+#   text hash     447147e222b04cb1
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

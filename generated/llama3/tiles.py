@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ed461112dbdad9f
-#   text hash     10aa60b9d348013f
+#   content hash  aa6fcac900c25452
+#   text hash     a0f50cb7365e6ee6
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

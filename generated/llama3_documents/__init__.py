@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f58ae676e7ac0944
-#   text hash     eb0df6267971aa8a
+#   content hash  29b03cb43716c09e
+#   text hash     235d3708d26c872e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f58ae676e7ac0944
-#   text hash     c06511833c0d2c51
+#   content hash  29b03cb43716c09e
+#   text hash     fe6b349c9e58f3e4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

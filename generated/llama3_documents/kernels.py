@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f58ae676e7ac0944
-#   text hash     70cb9b90244ab7ec
+#   content hash  29b03cb43716c09e
+#   text hash     74bc8c522de3bcbe
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

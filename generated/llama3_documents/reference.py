@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f58ae676e7ac0944
-#   text hash     f825089b42b697a5
+#   content hash  29b03cb43716c09e
+#   text hash     d533b23f1890f44c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f58ae676e7ac0944
-#   text hash     c35c8f0b13e9d234
+#   content hash  29b03cb43716c09e
+#   text hash     554e58a811a93a2f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14582d4bc8ecf166
-#   text hash     12b8c75373a73db5
+#   content hash  c8fb23c4a0a23e9c
+#   text hash     26d6689f61af2ae3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

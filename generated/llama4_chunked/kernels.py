@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14582d4bc8ecf166
-#   text hash     20f23deef5ee9d78
+#   content hash  c8fb23c4a0a23e9c
+#   text hash     c6d6c77d3452ac00
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

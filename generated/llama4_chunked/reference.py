@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14582d4bc8ecf166
-#   text hash     6d3e0f5f48a5e18d
+#   content hash  c8fb23c4a0a23e9c
+#   text hash     af190c2de5225164
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14582d4bc8ecf166
-#   text hash     e0ff34233c7dde4c
+#   content hash  c8fb23c4a0a23e9c
+#   text hash     fed99d830d243148
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

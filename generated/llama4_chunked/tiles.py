@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14582d4bc8ecf166
-#   text hash     46f0d8f10069546c
+#   content hash  c8fb23c4a0a23e9c
+#   text hash     31ec103609bf664c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

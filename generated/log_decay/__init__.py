@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b492bf21b3d26fb
-#   text hash     1cb3f670375ff523
+#   content hash  65ed6ca39ba173f5
+#   text hash     3a539fff41c034d8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b492bf21b3d26fb
-#   text hash     5cb707d370f534ec
+#   content hash  65ed6ca39ba173f5
+#   text hash     8c291f672c2c8822
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

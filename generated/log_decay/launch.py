@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b492bf21b3d26fb
-#   text hash     46aa6337411d44b4
+#   content hash  65ed6ca39ba173f5
+#   text hash     7d63a0132ce16b7d
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

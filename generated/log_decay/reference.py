@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7b492bf21b3d26fb
-#   text hash     31bd9b4fd59cc3bc
+#   content hash  65ed6ca39ba173f5
+#   text hash     d48cc5583e6ea4cc
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

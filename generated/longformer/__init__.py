@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e55a34d0d3476d5c
-#   text hash     5c998b63d4724696
+#   content hash  6f3dbc1b157d3fb8
+#   text hash     d4f3166f65cc316f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

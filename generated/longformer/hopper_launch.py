@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e55a34d0d3476d5c
-#   text hash     6469dc6fc95fcd42
+#   content hash  6f3dbc1b157d3fb8
+#   text hash     2c498e801e525667
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e55a34d0d3476d5c
-#   text hash     82796ebc5ed87a8d
+#   content hash  6f3dbc1b157d3fb8
+#   text hash     c7bbde7f7ef15bfd
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e55a34d0d3476d5c
-#   text hash     aa1ca948c939b6ec
+#   content hash  6f3dbc1b157d3fb8
+#   text hash     84daeb6a6e5a98f2
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e55a34d0d3476d5c
-#   text hash     66c2531b32cd4aae
+#   content hash  6f3dbc1b157d3fb8
+#   text hash     554620250d7b9dd3
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

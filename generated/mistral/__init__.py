@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8dec2085d3705028
-#   text hash     c2f3b6ee9a50f9d9
+#   content hash  ba7b7c07d3215809
+#   text hash     8465bc69f53c080e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8dec2085d3705028
-#   text hash     c63c7ba884af979d
+#   content hash  ba7b7c07d3215809
+#   text hash     c032b6eba2e6f288
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

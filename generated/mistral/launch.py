@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8dec2085d3705028
-#   text hash     6f389f19e9274610
+#   content hash  ba7b7c07d3215809
+#   text hash     89ea2853f9cfcf68
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

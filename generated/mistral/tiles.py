@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8dec2085d3705028
-#   text hash     de4785bfc10dfe8d
+#   content hash  ba7b7c07d3215809
+#   text hash     adc4b7ab5340fb2a
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

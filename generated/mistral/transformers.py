@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8dec2085d3705028
-#   text hash     c44c67a301e8f825
+#   content hash  ba7b7c07d3215809
+#   text hash     568096ac461ab64d
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

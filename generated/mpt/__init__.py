@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6a7eac8106cf084
-#   text hash     e044c9d591ad5808
+#   content hash  efda92ab46cd8789
+#   text hash     080a12d44742a600
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6a7eac8106cf084
-#   text hash     37060ab86b447c60
+#   content hash  efda92ab46cd8789
+#   text hash     97a96a4cecde965c
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6a7eac8106cf084
-#   text hash     85d3b783190542aa
+#   content hash  efda92ab46cd8789
+#   text hash     1ba6b30af867460c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

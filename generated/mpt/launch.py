@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6a7eac8106cf084
-#   text hash     1dda2c7105a03751
+#   content hash  efda92ab46cd8789
+#   text hash     245e9c3aad254cfb
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

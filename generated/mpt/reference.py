@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6a7eac8106cf084
-#   text hash     dc709970c0038de7
+#   content hash  efda92ab46cd8789
+#   text hash     311965d50196f3cb
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

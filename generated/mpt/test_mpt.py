@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6a7eac8106cf084
-#   text hash     807162ed862d81d9
+#   content hash  efda92ab46cd8789
+#   text hash     c39b713a3d637f8d
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

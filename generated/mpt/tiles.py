@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c6a7eac8106cf084
-#   text hash     2c7260b2c7468a64
+#   content hash  efda92ab46cd8789
+#   text hash     592a46e4cc4ab0d6
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3da98e80cb62e4d2
-#   text hash     c036332da59f83ac
+#   content hash  47b34832848463b1
+#   text hash     55e1aae940aa2200
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -301,6 +301,10 @@ def backward(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, and add to dQ."""
+    # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
+    gl.static_assert(
+        (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
+    )
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3da98e80cb62e4d2
-#   text hash     9a78ee54eb75e3f8
+#   content hash  47b34832848463b1
+#   text hash     7f36db02a6a0fc9a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

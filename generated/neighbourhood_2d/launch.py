@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3da98e80cb62e4d2
-#   text hash     53d7a1b8c3ebf98e
+#   content hash  47b34832848463b1
+#   text hash     cd57f5d9fb0b1d2a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3da98e80cb62e4d2
-#   text hash     b7a9a203641faaa5
+#   content hash  47b34832848463b1
+#   text hash     731bd2dfc298419c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

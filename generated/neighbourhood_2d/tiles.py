@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3da98e80cb62e4d2
-#   text hash     e2109c67c5b6e86c
+#   content hash  47b34832848463b1
+#   text hash     c5297d8c1d284f6a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef3f6309f35770ad
-#   text hash     cb39ae524824ecc6
+#   content hash  75113e0885cba6e7
+#   text hash     1dc81827b8f4809d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef3f6309f35770ad
-#   text hash     c43c40b26027cc47
+#   content hash  75113e0885cba6e7
+#   text hash     b4b9d743c98607d4
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef3f6309f35770ad
-#   text hash     1553a498c0adb332
+#   content hash  75113e0885cba6e7
+#   text hash     f5eebc3a22415bfd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

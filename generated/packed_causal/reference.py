@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef3f6309f35770ad
-#   text hash     613628ac35b85856
+#   content hash  75113e0885cba6e7
+#   text hash     e81b1c19a60cf334
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

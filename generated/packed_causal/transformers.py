@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef3f6309f35770ad
-#   text hash     b940dc9510c1a2d2
+#   content hash  75113e0885cba6e7
+#   text hash     c08e2a11b76f8ada
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04e7c898586757d7
-#   text hash     cbbd853cd93819d9
+#   content hash  ae11491b5a3d3912
+#   text hash     1f32e6d3789a7829
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04e7c898586757d7
-#   text hash     4317a39484c9faab
+#   content hash  ae11491b5a3d3912
+#   text hash     d003d2760cdd695a
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04e7c898586757d7
-#   text hash     28afe5e2cbf1e4ca
+#   content hash  ae11491b5a3d3912
+#   text hash     2130b3da8feabbdc
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04e7c898586757d7
-#   text hash     a84a3e2df0776fa8
+#   content hash  ae11491b5a3d3912
+#   text hash     08a046c3439ce094
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04e7c898586757d7
-#   text hash     fb1a0f0fa161e724
+#   content hash  ae11491b5a3d3912
+#   text hash     135fff5ec5223fb7
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2f94f6fcb22fe4a3
-#   text hash     275625c4ac3598cc
+#   content hash  0fbc6e20a1fb41b7
+#   text hash     774068c107ab4ccb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2f94f6fcb22fe4a3
-#   text hash     69af6491f1e26cb7
+#   content hash  0fbc6e20a1fb41b7
+#   text hash     9cb46ca147cf0f6e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

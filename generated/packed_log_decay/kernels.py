@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2f94f6fcb22fe4a3
-#   text hash     fa90b77d69277110
+#   content hash  0fbc6e20a1fb41b7
+#   text hash     9c53dff8c5a21eea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f4a8ad5dbf1dc26
-#   text hash     3a83dbf20925654b
+#   content hash  b12ec542e216c4c7
+#   text hash     1aebdda45dbd7882
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f4a8ad5dbf1dc26
-#   text hash     f109f1678b21b8cb
+#   content hash  b12ec542e216c4c7
+#   text hash     b1c953097cc95f4e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f4a8ad5dbf1dc26
-#   text hash     555deee720af4ef4
+#   content hash  b12ec542e216c4c7
+#   text hash     d5569c116fd643c3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

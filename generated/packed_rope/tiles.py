@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f4a8ad5dbf1dc26
-#   text hash     4bc1bfb0cc5c756c
+#   content hash  b12ec542e216c4c7
+#   text hash     ba76a3b874bc7e49
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f4a8ad5dbf1dc26
-#   text hash     0eeb54aa610745d9
+#   content hash  b12ec542e216c4c7
+#   text hash     5790d2ad986f2667
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

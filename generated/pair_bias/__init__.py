@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  036984009c182868
-#   text hash     9191b821acfc68ed
+#   content hash  4d95b57c6f4eff7f
+#   text hash     e7f45047cfc627ad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  036984009c182868
-#   text hash     852db7d7d2b1db6f
+#   content hash  4d95b57c6f4eff7f
+#   text hash     4a497deec231efb7
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

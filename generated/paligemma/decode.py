@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  26a9f0f83b64fb22
-#   text hash     d826065eae9066be
+#   content hash  2090391f34f87c73
+#   text hash     b73293dcc018953d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  26a9f0f83b64fb22
-#   text hash     fdf2955680df1aa2
+#   content hash  2090391f34f87c73
+#   text hash     4683ca24a4fecdf5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  26a9f0f83b64fb22
-#   text hash     74f5d0f1829e1465
+#   content hash  2090391f34f87c73
+#   text hash     282b764ec728346b
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  26a9f0f83b64fb22
-#   text hash     aa081183a789f7dc
+#   content hash  2090391f34f87c73
+#   text hash     f0e074f0ccd0d389
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -312,6 +312,10 @@ def backward(
     STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
+    # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
+    gl.static_assert(
+        (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
+    )
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)

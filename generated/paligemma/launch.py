@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  26a9f0f83b64fb22
-#   text hash     f317cbdcabbb4cf3
+#   content hash  2090391f34f87c73
+#   text hash     404c8456cdf84fd8
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

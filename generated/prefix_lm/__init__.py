@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  812e5db2d75defe5
-#   text hash     731e1c1fab96c7da
+#   content hash  746b0405fc4afaf8
+#   text hash     d0805e55120f5981
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  812e5db2d75defe5
-#   text hash     c0db0ec650766a2d
+#   content hash  746b0405fc4afaf8
+#   text hash     c3682fddf39f901a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

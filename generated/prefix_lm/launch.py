@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  812e5db2d75defe5
-#   text hash     792af089b75bfd6e
+#   content hash  746b0405fc4afaf8
+#   text hash     bf41dc7eb85b37d2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

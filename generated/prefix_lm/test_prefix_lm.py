@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  812e5db2d75defe5
-#   text hash     974403925e5fc0d8
+#   content hash  746b0405fc4afaf8
+#   text hash     16ee0b2324a6675d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  812e5db2d75defe5
-#   text hash     3367e2c31d87a6fa
+#   content hash  746b0405fc4afaf8
+#   text hash     176d270025d4c690
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9bfba65848b5afa
-#   text hash     5d6193f7396fc0d2
+#   content hash  80a4dcd0f25c875b
+#   text hash     88536bcf90a7906a
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

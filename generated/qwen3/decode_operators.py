@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9bfba65848b5afa
-#   text hash     2f4ecb2aa9e2cce7
+#   content hash  80a4dcd0f25c875b
+#   text hash     e49f547e1d4f3454
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

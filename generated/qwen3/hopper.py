@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9bfba65848b5afa
-#   text hash     ee36a817488f266c
+#   content hash  80a4dcd0f25c875b
+#   text hash     3740d4fc27cf7172
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9bfba65848b5afa
-#   text hash     8e7de3201d096468
+#   content hash  80a4dcd0f25c875b
+#   text hash     b44750824f757a6f
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

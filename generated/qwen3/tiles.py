@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9bfba65848b5afa
-#   text hash     36bb2a85b6c45823
+#   content hash  80a4dcd0f25c875b
+#   text hash     49cd45807591abf7
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c951b510232f9ae9
-#   text hash     1e25c3e96dc64646
+#   content hash  bd85a195a18a0a8d
+#   text hash     c6372b1ce04bcceb
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

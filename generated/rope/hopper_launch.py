@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c951b510232f9ae9
-#   text hash     ce65dd8f88457f11
+#   content hash  bd85a195a18a0a8d
+#   text hash     bbd5e9930a94f25e
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

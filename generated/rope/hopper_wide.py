@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c951b510232f9ae9
-#   text hash     0b26d5f0d2209b4f
+#   content hash  bd85a195a18a0a8d
+#   text hash     eacb8297cf2299ed
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c951b510232f9ae9
-#   text hash     02e1a37629409041
+#   content hash  bd85a195a18a0a8d
+#   text hash     5090177340bd309e
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c951b510232f9ae9
-#   text hash     124fbca2615c5f7a
+#   content hash  bd85a195a18a0a8d
+#   text hash     a6479dab23cba488
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

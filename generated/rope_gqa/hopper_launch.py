@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1f0c0766515e480
-#   text hash     e1fa0be66924e5f2
+#   content hash  2401b1d567f46810
+#   text hash     b52d60e895b638e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

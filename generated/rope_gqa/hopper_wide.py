@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1f0c0766515e480
-#   text hash     ff5302099e1cd574
+#   content hash  2401b1d567f46810
+#   text hash     77f9bd7f0d6ef95c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

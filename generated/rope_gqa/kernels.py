@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1f0c0766515e480
-#   text hash     cf875d16c2ae6e4a
+#   content hash  2401b1d567f46810
+#   text hash     5929579f25890e9b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

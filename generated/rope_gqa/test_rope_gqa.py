@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1f0c0766515e480
-#   text hash     c4a4c5ae9665094f
+#   content hash  2401b1d567f46810
+#   text hash     e35c5ac2859f9e5a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

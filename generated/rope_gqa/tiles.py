@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1f0c0766515e480
-#   text hash     18b02ff4bbfcc25b
+#   content hash  2401b1d567f46810
+#   text hash     8dd84d10e296d04c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b33285a14182ea1
-#   text hash     8472de7d434d12a9
+#   content hash  d86539ea95b0dafe
+#   text hash     8968be372f48ca11
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b33285a14182ea1
-#   text hash     5206fb0f578e8f00
+#   content hash  d86539ea95b0dafe
+#   text hash     ecf7837a1fa7815f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b33285a14182ea1
-#   text hash     9c91ff8885ed4bfe
+#   content hash  d86539ea95b0dafe
+#   text hash     2d901b13b5d487b7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

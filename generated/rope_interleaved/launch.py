@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b33285a14182ea1
-#   text hash     a43d56e0cc5cd077
+#   content hash  d86539ea95b0dafe
+#   text hash     3c31c58ba2b6bd1a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

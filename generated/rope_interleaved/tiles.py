@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b33285a14182ea1
-#   text hash     c8fe1beeb10bbb28
+#   content hash  d86539ea95b0dafe
+#   text hash     fb75c964ef283411
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

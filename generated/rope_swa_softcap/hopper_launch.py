@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8891800ce0125313
-#   text hash     04f39a272fe106c9
+#   content hash  60a208a114c88c55
+#   text hash     d69078d6c6de0069
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

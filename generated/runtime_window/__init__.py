@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1f35f38b945b94d
-#   text hash     e7fe0d84292dd304
+#   content hash  56cb5391e6f71b6a
+#   text hash     d3b38808f2b289c8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1f35f38b945b94d
-#   text hash     4b45c3d187087c50
+#   content hash  56cb5391e6f71b6a
+#   text hash     f2476649014e0095
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1f35f38b945b94d
-#   text hash     d3c06de54fac4881
+#   content hash  56cb5391e6f71b6a
+#   text hash     7b6271bd79b87f9f
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

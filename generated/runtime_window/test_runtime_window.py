@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1f35f38b945b94d
-#   text hash     309893f7057733ee
+#   content hash  56cb5391e6f71b6a
+#   text hash     8819738a7537f227
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1f35f38b945b94d
-#   text hash     dc70f4777c1fe639
+#   content hash  56cb5391e6f71b6a
+#   text hash     510acda301bdc65c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

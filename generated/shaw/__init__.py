@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b629f1d8b52ffe7
-#   text hash     1aff31d8a605b74c
+#   content hash  e3b541d23ab0a910
+#   text hash     a7ce87f4826958b4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

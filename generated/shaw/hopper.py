@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b629f1d8b52ffe7
-#   text hash     ea9a9d33d746e680
+#   content hash  e3b541d23ab0a910
+#   text hash     040c979d8f32a65f
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

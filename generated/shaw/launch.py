@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b629f1d8b52ffe7
-#   text hash     db9ac16a83e509f6
+#   content hash  e3b541d23ab0a910
+#   text hash     594cb713980e00f2
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b629f1d8b52ffe7
-#   text hash     76c6abaa5ece2f28
+#   content hash  e3b541d23ab0a910
+#   text hash     68fc58d0609afcf0
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b629f1d8b52ffe7
-#   text hash     0843aca1f7ce7b8f
+#   content hash  e3b541d23ab0a910
+#   text hash     8554e916e23da64d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

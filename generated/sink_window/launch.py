@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ef54df759da51554
-#   text hash     07ed0613d57f24f1
+#   content hash  c38fa40b66242a36
+#   text hash     efa58afa49efda2b
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ef54df759da51554
-#   text hash     79cb4b163334f132
+#   content hash  c38fa40b66242a36
+#   text hash     15140c5ba01cce67
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

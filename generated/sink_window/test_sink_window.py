@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ef54df759da51554
-#   text hash     b41e9b5a7287aabc
+#   content hash  c38fa40b66242a36
+#   text hash     282e0ceec7fe2bb4
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

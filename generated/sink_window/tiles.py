@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ef54df759da51554
-#   text hash     f72467c99f7a9339
+#   content hash  c38fa40b66242a36
+#   text hash     15dc9bfa0dbe4662
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

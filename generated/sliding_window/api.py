@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa5830e32ec133ce
-#   text hash     47b1b007f1c5d5b6
+#   content hash  f6973a069f195348
+#   text hash     47ac31de076658f4
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa5830e32ec133ce
-#   text hash     b2522ea7cfae1535
+#   content hash  f6973a069f195348
+#   text hash     c8a9a16b8ffc2419
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

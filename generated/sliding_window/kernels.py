@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa5830e32ec133ce
-#   text hash     003664134baf8b79
+#   content hash  f6973a069f195348
+#   text hash     3c8bb3906eeb2d22
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

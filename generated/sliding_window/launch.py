@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa5830e32ec133ce
-#   text hash     597c4f006bfedc23
+#   content hash  f6973a069f195348
+#   text hash     753f47af9c7c22de
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

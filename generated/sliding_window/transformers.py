@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa5830e32ec133ce
-#   text hash     e0eec81d3ae0f2d2
+#   content hash  f6973a069f195348
+#   text hash     3d11d9c5a2234974
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8309d5573e8e195f
-#   text hash     07e4784d7e29b843
+#   content hash  0b5a33b85866c482
+#   text hash     3227b841f60c2626
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8309d5573e8e195f
-#   text hash     45f5e50562bc9d8d
+#   content hash  0b5a33b85866c482
+#   text hash     8d76679c5f70808e
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

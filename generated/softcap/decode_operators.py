@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8309d5573e8e195f
-#   text hash     321d5644802b6292
+#   content hash  0b5a33b85866c482
+#   text hash     6f6e7e0b27da75b4
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

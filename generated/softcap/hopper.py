@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8309d5573e8e195f
-#   text hash     c24ae12e7bf660f1
+#   content hash  0b5a33b85866c482
+#   text hash     7f0a89966b85b63e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8309d5573e8e195f
-#   text hash     668dfe9c88424597
+#   content hash  0b5a33b85866c482
+#   text hash     c81f4e090c383ccb
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

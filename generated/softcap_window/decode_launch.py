@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f976d6d1f470ea9
-#   text hash     47f2fc75bc1c8350
+#   content hash  ab6825ed91a7e55b
+#   text hash     b3e8eac437d19837
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

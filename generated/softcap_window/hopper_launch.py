@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f976d6d1f470ea9
-#   text hash     57a00d7061370959
+#   content hash  ab6825ed91a7e55b
+#   text hash     0ad437d34b50a699
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f976d6d1f470ea9
-#   text hash     6407c028ee1db33f
+#   content hash  ab6825ed91a7e55b
+#   text hash     84f375fb4b25a920
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

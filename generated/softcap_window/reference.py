@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f976d6d1f470ea9
-#   text hash     d6ed8089712857a3
+#   content hash  ab6825ed91a7e55b
+#   text hash     2d5305270d000ea2
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

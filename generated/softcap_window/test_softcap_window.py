@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f976d6d1f470ea9
-#   text hash     11994d9f0551b800
+#   content hash  ab6825ed91a7e55b
+#   text hash     57a28173d9a4acb9
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  90a88e3a4a8dd21d
-#   text hash     1d17e4da1abb179c
+#   content hash  c3c56f7ee2046e0d
+#   text hash     2c3334c5469e8554
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

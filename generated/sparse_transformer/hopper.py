@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  90a88e3a4a8dd21d
-#   text hash     6dad26d0f7a6aa81
+#   content hash  c3c56f7ee2046e0d
+#   text hash     2a3c7a2e245f78a8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

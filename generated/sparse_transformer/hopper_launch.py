@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  90a88e3a4a8dd21d
-#   text hash     ba3d5560320315e9
+#   content hash  c3c56f7ee2046e0d
+#   text hash     35943ff287813de4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

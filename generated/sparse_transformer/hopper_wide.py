@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  90a88e3a4a8dd21d
-#   text hash     16c95082fb18f31e
+#   content hash  c3c56f7ee2046e0d
+#   text hash     cf3a0795feabf633
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  90a88e3a4a8dd21d
-#   text hash     1cadeb5101cc6b9c
+#   content hash  c3c56f7ee2046e0d
+#   text hash     a750cbfa9831a088
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f40858a5c3c3d10
-#   text hash     55e0ddfc7f8ced69
+#   content hash  14b0d162012b7092
+#   text hash     8f774ee7b88956ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

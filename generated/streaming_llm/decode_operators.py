@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f40858a5c3c3d10
-#   text hash     8a41527c9960aae4
+#   content hash  14b0d162012b7092
+#   text hash     e0bdc7bce214fdd2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f40858a5c3c3d10
-#   text hash     dcac3c9f35e9928b
+#   content hash  14b0d162012b7092
+#   text hash     e60a8771bb6b0fc9
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

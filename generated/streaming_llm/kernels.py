@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f40858a5c3c3d10
-#   text hash     11f3f1e6a8dd92f3
+#   content hash  14b0d162012b7092
+#   text hash     c2d55f2b9b57d65b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

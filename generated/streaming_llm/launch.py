@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f40858a5c3c3d10
-#   text hash     2a75031c6f02b5e1
+#   content hash  14b0d162012b7092
+#   text hash     316e45e6c22dd1cb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

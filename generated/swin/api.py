@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a20d0125eed4d63
-#   text hash     c9a69df2f4692bf2
+#   content hash  d479a8fd5d8c19dc
+#   text hash     9411c8988ee80409
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a20d0125eed4d63
-#   text hash     3a18a624613dee23
+#   content hash  d479a8fd5d8c19dc
+#   text hash     c11d114c4af434d6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

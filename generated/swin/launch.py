@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a20d0125eed4d63
-#   text hash     ba3642b5f1d8d090
+#   content hash  d479a8fd5d8c19dc
+#   text hash     1dcef01f27b2c260
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

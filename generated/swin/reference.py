@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a20d0125eed4d63
-#   text hash     64d98807684f05d2
+#   content hash  d479a8fd5d8c19dc
+#   text hash     9cc81787746a9546
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a20d0125eed4d63
-#   text hash     d00d7f7ed828057c
+#   content hash  d479a8fd5d8c19dc
+#   text hash     65b5c138d9c2128b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

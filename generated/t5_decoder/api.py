@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4eab843343496524
-#   text hash     80f36d642371e8e6
+#   content hash  a90592a4b64c08c8
+#   text hash     0335489a26d97aed
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

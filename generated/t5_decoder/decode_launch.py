@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4eab843343496524
-#   text hash     70dc1a0c293b57a7
+#   content hash  a90592a4b64c08c8
+#   text hash     ebdb0c78b88f6a7f
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

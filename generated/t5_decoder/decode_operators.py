@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4eab843343496524
-#   text hash     6b107c2f8c7e82be
+#   content hash  a90592a4b64c08c8
+#   text hash     9837c3108cea4be8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4eab843343496524
-#   text hash     46aac082da8d7592
+#   content hash  a90592a4b64c08c8
+#   text hash     c70b88309e30dbec
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

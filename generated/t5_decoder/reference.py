@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4eab843343496524
-#   text hash     ba090cabc9a87e4e
+#   content hash  a90592a4b64c08c8
+#   text hash     d52516a6a28ba9aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b5eb50fcb0ff6613
-#   text hash     72fb9c33a89a3d00
+#   content hash  66d1d7d04e3f87af
+#   text hash     2b43e3da0ba30341
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

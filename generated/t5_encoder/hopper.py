@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b5eb50fcb0ff6613
-#   text hash     71ba7ba67e46c7b5
+#   content hash  66d1d7d04e3f87af
+#   text hash     d004f7b5d9fba920
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b5eb50fcb0ff6613
-#   text hash     50192d080601ee96
+#   content hash  66d1d7d04e3f87af
+#   text hash     46e5868db8ff7d7c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b5eb50fcb0ff6613
-#   text hash     7e012603e0a5c9d4
+#   content hash  66d1d7d04e3f87af
+#   text hash     17d3f0a34b8053a0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b5eb50fcb0ff6613
-#   text hash     ef121336b3e7a77e
+#   content hash  66d1d7d04e3f87af
+#   text hash     d1d8bfde76dec778
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

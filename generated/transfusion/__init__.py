@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  144240a23d94385e
-#   text hash     a23c7efc2f80cd47
+#   content hash  4744c20986a7e876
+#   text hash     7527d4416f1a6643
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  144240a23d94385e
-#   text hash     e07eca30f0d8b16b
+#   content hash  4744c20986a7e876
+#   text hash     28634b87663d1278
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -319,6 +319,10 @@ def backward(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
+    # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
+    gl.static_assert(
+        (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
+    )
     WORKERS: gl.constexpr = BLOCK_N // 64
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)

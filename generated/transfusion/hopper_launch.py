@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  144240a23d94385e
-#   text hash     029e795a420f2f7f
+#   content hash  4744c20986a7e876
+#   text hash     eee9ece87471083c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

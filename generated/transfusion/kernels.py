@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  144240a23d94385e
-#   text hash     fd8b0b6b5919dcec
+#   content hash  4744c20986a7e876
+#   text hash     10bd97c691f697c5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

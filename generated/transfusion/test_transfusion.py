@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  144240a23d94385e
-#   text hash     80b70d47fb1f52f4
+#   content hash  4744c20986a7e876
+#   text hash     b9598a7fdfc2755c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

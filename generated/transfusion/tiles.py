@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  144240a23d94385e
-#   text hash     a0e5de522de0e7fe
+#   content hash  4744c20986a7e876
+#   text hash     7893e28248f83048
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8cf3f897860961f6
-#   text hash     16d0f2034fd19f79
+#   content hash  0386caf86465e88c
+#   text hash     ee254ba8478d6896
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

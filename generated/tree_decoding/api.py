@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8cf3f897860961f6
-#   text hash     efff8fd55835c8c0
+#   content hash  0386caf86465e88c
+#   text hash     3aad85271a576d0e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8cf3f897860961f6
-#   text hash     ac22f9944addd2a6
+#   content hash  0386caf86465e88c
+#   text hash     e08ab8e624a572d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -74,6 +74,8 @@ def test_products_are_not_serialized(
     [
         ("log_decay", "hopper.forward", 128, {"STAGES": 1}, "takes two stages"),
         ("causal", "hopper.forward", 128, {"STAGES": 1}, ""),
+        ("causal", "hopper_backward.backward", 64, {"BLOCK_M": 64}, "two workers"),
+        ("causal", "hopper_backward.backward", 128, {"BLOCK_N": 64}, "two workers"),
         ("causal", "hopper_wide.backward", 256, {"BLOCK_M": 128}, "64 queries by 64 keys"),
         ("causal", "hopper_wide.backward", 256, {"BLOCK_N": 128}, "64 queries by 64 keys"),
     ],

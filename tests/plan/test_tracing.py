@@ -231,12 +231,13 @@ def test_checkpoints_make_the_same_gradients(name: str, reentrant: bool, suites:
 def test_checkpointing_saves_what_a_policy_names(
     saved: bool, compiled: bool, causal: Callable[..., torch.Tensor], suites: dict[str, ModuleType]
 ) -> None:
-    launching = launches(suites["causal"])  # registers the operators
-    operator = torch.ops.attnforge.tracing__causal_launch_attend.default
+    launching = launches(suites["causal"])
+    # as PyTorch does when an earlier module of this name is let go of: what it then looks up is not what it hands on
+    vars(torch.ops.attnforge).pop("tracing__causal_launch_attend", None)
     runs = []
 
     def policy(context: Any, op: Any, *args: Any, **keywords: Any) -> CheckpointPolicy:
-        kept = saved and op is operator
+        kept = saved and str(op) == "attnforge.tracing__causal_launch_attend.default"
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

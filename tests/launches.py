@@ -232,8 +232,8 @@ def compare(
     """Fails where second launches of different calls differ from first ones; what the first kernel of each takes."""
     remembered, checked, found = runtime.LaunchCache.of, {} if checked is None else checked, list[str]()
 
-    def forgotten(*_: Any) -> Any:
-        cache = runtime.LaunchCache()
+    def forgotten(*_: Any, reach: int = 0) -> Any:
+        cache = runtime.LaunchCache(reach)
         cache.launches = Forgetful()
         return cache
 

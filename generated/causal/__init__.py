@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     93e5059be09ac4bf
+#   content hash  c0d61adee7a6f15d
+#   text hash     a29d01f8b5afa6b6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

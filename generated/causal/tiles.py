@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     302ef4bbf251a0f7
+#   content hash  c0d61adee7a6f15d
+#   text hash     b67bbe4c360e57c6
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  56d6e525983c4605
-#   text hash     f28f3910814714d6
+#   content hash  927706e3c4dd9deb
+#   text hash     2d79accc8af752a8
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     743a8a660a820b7e
+#   content hash  a750b10e193fd3f7
+#   text hash     f1df7b0186d7177a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

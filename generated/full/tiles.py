@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     f52d39bebf2b1579
+#   content hash  a750b10e193fd3f7
+#   text hash     6f0f8a9812cd17f2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

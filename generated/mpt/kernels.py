@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     1ba6b30af867460c
+#   content hash  53a6918d7dd3c587
+#   text hash     037a7b508c7d42e6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

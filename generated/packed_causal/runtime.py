@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  33ccb89b0f5e412e
-#   text hash     d48c6a983d211e0f
+#   content hash  1359d88b5ebe9e22
+#   text hash     84e0e221b5349e22
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -160,25 +160,26 @@ class LaunchCache:
 
     known = {}
 
-    def __init__(self):
+    def __init__(self, reach):
+        self.reach = reach  # how many keys before its own a query may see
         self.unreadable = None  # which tensors tiles cannot be read from
         self.tiles = {}  # by kernel
         self.launches = {}  # by kernel and tile
 
     @classmethod
-    def of(cls, name, *given):
+    def of(cls, name, *given, reach=2**28):
         """The cache of a function's tensors, by all that tells their launches apart; numbers count by their values."""
         told = [
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
             for x in given
         ]
-        key = (name, given[0].device, precision(given[0]), *told)
+        key = (name, given[0].device, precision(given[0]), reach, *told)
         cache = cls.known.get(key)
         if cache is None:
             if len(cls.known) == 1024:
                 # lengths that never come again
                 cls.known.clear()
-            cache = cls.known[key] = cls()
+            cache = cls.known[key] = cls(reach)
         return cache
 
     def readable(self, *tensors):
@@ -290,7 +291,7 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs, and tells whether it could."""
     best = cache.tiles.get(name)
     if best is None:
-        best = () if INTERPRETED else on_hopper(tables, name, q, v, keys)
+        best = () if INTERPRETED else on_hopper(tables, name, q, v, keys, cache.reach)
         return launch_first(cache, tables.__package__, name, launch, best)
     if best:
         launch(*best)
@@ -381,10 +382,10 @@ def target():
     return wanted
 
 
-def on_hopper(tables, name, q, v, keys):
+def on_hopper(tables, name, q, v, keys, reach=0):
     """The tile and the module of a pass's kernels for Hopper GPUs, or () where they do not run or are slower.
 
-    `keys` is how many keys the longest sequence has.
+    `keys` is how many keys the longest sequence has, `reach` how many before its own a query may see.
     """
     wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
     widths = padded_width(q), padded_width(v)
@@ -394,8 +395,9 @@ def on_hopper(tables, name, q, v, keys):
     room = widths[0] == widths[1] or narrow
     if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
         return ()
-    limits = tables.HOPPER_IS_FASTER[name]
-    if wanted != "hopper" and not bisect.bisect(limits.get(widths, limits.get(widths[0], ())), keys) % 2:
+    limits, least = tables.HOPPER_IS_FASTER[name], getattr(tables, "HOPPER_REACH", {}).get(name, {}).get(widths[0], 0)
+    faster = bisect.bisect(limits.get(widths, limits.get(widths[0], ())), keys) % 2 and reach >= least
+    if wanted != "hopper" and not faster:
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
     by_length = tiles[widths[0]]

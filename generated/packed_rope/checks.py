@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  c7b3c0824dcd27a8
-#   text hash     7b586e3f385ea975
+#   content hash  1e5018447108524d
+#   text hash     32d3a2259e9d6b4e
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -145,7 +145,7 @@ def cases(small, *, packed, more_queries):
     `more_queries` asks for calls with more queries than keys too.
     """
     if packed:
-        lens = [(1,) * 8, (0, 33, 0, 1, 17, 0), (127, 129, 1, 0, 128)] if GPU else [(1,) * 8, (0, 33, 0, 1, 17, 0)]
+        lens = [(1,) * 8, (0, 33, 0, 1, 17, 0), *([(127, 129, 1, 0, 128), (1000, 3, 300)] if GPU else [])]
         pairs = [(x, x) for x in lens] + [((5, 0, 33), (40, 7, 33))]
         longer = [((40, 7, 33), (5, 0, 33))]
     else:
@@ -165,10 +165,12 @@ def cases(small, *, packed, more_queries):
     if os.environ.get("ATTNFORGE_FULL") == "1":
         every = enumerate(itertools.product(pairs, sizes, dtypes))
         return [Case(*pair, *heads[(i + i // len(heads)) % len(heads)], *d, dtype) for i, (pair, d, dtype) in every]
-    # each pair of lengths and each head size at least once with every dtype
-    count = max(len(pairs), len(sizes))
-    mixed = [(pairs[i % len(pairs)], heads[i % len(heads)], sizes[i % len(sizes)]) for i in range(count)]
-    found = [Case(*pair, *h, *d, dtype) for dtype in dtypes for pair, h, d in mixed]
+    # each pair of lengths and each head size at least once with every dtype, no two dtypes alike
+    count, found = max(len(pairs), len(sizes)), []
+    for turn, dtype in enumerate(dtypes):
+        for i in range(count):
+            pair, size = pairs[i % len(pairs)], sizes[(i + 3 * turn) % len(sizes)]
+            found.append(Case(*pair, *heads[i % len(heads)], *size, dtype))
     return found if GPU else [*found, replace(small, dtype=torch.float16)]
 
 

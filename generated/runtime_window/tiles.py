@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56cb5391e6f71b6a
-#   text hash     510acda301bdc65c
+#   content hash  c44f1784784bfdad
+#   text hash     20c354ee934cca49
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (1024,), 256: (0,)}, "backward": {64: (2048,), 128: (2048,), 256: (2048,)}}
+
+# how many keys before its own a query must be able to see for that, by columns of a tile
+HOPPER_REACH = {"forward": {128: 1000}, "backward": {64: 2000}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e3b541d23ab0a910
-#   text hash     594cb713980e00f2
+#   content hash  13cfcf2d46e1adf4
+#   text hash     1fa6697989408919
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab6825ed91a7e55b
-#   text hash     8118dd7fceead2cc
+#   content hash  ab80bda1dbffcbfd
+#   text hash     48df67e0d209faf6
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {128: (2048,), 256: (2048,)}}
+
+# how many keys before its own a query must be able to see for that, by columns of a tile
+HOPPER_REACH = {"forward": {128: 2000, 256: 1000}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d479a8fd5d8c19dc
-#   text hash     65b5c138d9c2128b
+#   content hash  3c18412785b416f6
+#   text hash     e0574b9c0af08a31
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -32,11 +32,11 @@ class Package:
         return out, lse
 
     def gradients(self, target: str, *args: torch.Tensor, **more: Any) -> tuple[torch.Tensor, ...]:
-        """The gradients of q, k and v by those of out and of the LSE, which are the same for all targets."""
+        """The gradients of q, k and v by those of out and of the LSE, the same for all targets and dtypes."""
         learned = [x.detach().requires_grad_() for x in args]
         out, lse = self.call(target, *learned, **more)
         make = torch.Generator("cuda").manual_seed(1)
-        dout, dlse = (torch.randn(x.shape, generator=make, device="cuda").to(x.dtype) for x in (out, lse))
+        dout, dlse = (torch.randn(x.shape, generator=make, device="cuda").half().to(x.dtype) for x in (out, lse))
         return torch.autograd.grad((out, lse), learned, (dout, dlse))
 
     def kernels(self, name: str = "forward") -> list[str]:
@@ -103,8 +103,16 @@ def test_gradients_are_those_of_the_portable_kernels(
     assert package.kernels("backward") == ["hopper_launch"]
     expected = package.gradients("portable", q, k, v, **more)
     assert package.kernels("backward") == ["kernels"]
-    for x, y in zip(found, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-2, atol=1e-2 * float(y.float().std()))
+    close = [
+        torch.allclose(x, y, rtol=1e-2, atol=1e-2 * float(y.float().std()))
+        for x, y in zip(found, expected, strict=True)
+    ]
+    if not all(close):
+        # among millions, one weight rounded the other way tells them apart: neither may be further from the truth
+        truth = package.gradients("portable", *(x.float() for x in (q, k, v)), **more)
+        for x, y, exact in zip(found, expected, truth, strict=True):
+            errors = [(gradient.float() - exact).abs() for gradient in (x, y)]
+            assert errors[0].max() <= 1.25 * errors[1].max() and errors[0].mean() <= 1.05 * errors[1].mean()
 
 
 def test_gradients_have_the_same_bits_each_time_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ hopper = torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9
 needs_hopper = pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")
 
 # one case of causal attention, of several tiles each way, the last of which are short, and one of wide heads
-CASE, WIDE_CASE = (f"test_values and d{size}: and not bfloat16 and not float32" for size in (80, 256))
+CASE = "test_values and d80: and not bfloat16 and not float32"
+WIDE_CASE = "test_values and d256: and bfloat16"
 PATIENCE = 180  # seconds for a suite that compiles first; a program that waits for what never comes takes more
 
 FORWARD, BACKWARD, WIDE = "causal/hopper.py", "causal/hopper_backward.py", "causal/hopper_wide.py"
@@ -59,7 +60,9 @@ FAULTS = {
     "a vector waited for that comes next": (VECTORS, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
 }  # fmt: skip
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads
-ENDLESS = {"values waited for in the phase before", "a vector waited for that comes next"}
+ENDLESS = {
+    "values waited for in the phase before", "a vector waited for that comes next", "weights read before they are there"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -191,7 +191,7 @@ def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.
     monkeypatch.setattr(runtime, "INTERPRETED", False)
     monkeypatch.setattr(runtime, "on_hopper", lambda *_: (128, 128, 8, 2, "kernels"))
     monkeypatch.setattr(runtime, "unwilling", set())
-    cache = runtime.LaunchCache()
+    cache = runtime.LaunchCache(reach=0)
     tables = SimpleNamespace(__package__="launched_causal")
     assert runtime.launch_on_hopper(cache, tables, "forward", launch, None, None, 64) is (error is None)
     tiles: dict[str, Any] = cache.tiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..language.spec import Spec
-from ..plan import plan
+from ..plan import plan, reach
 from ..plan.plan import Plan
 from ..plan.tiles import Tile, of_length, outrun
 from .arrays import SKIPPED, Mask
@@ -16,7 +16,8 @@ _PORTABLE = {"forward": ("forward",), "backward": ("backward_dq", "backward_dkv"
 
 def text(spec: Spec, mask: Mask | None = None) -> str:
     """The passes by head size, as `explain` prints them; of a mask also its tiles. Nothing without such kernels."""
-    rows = list(_rows(plan.build(spec), mask))
+    far = reach.build(spec).of(mask.numbers) if mask else 0
+    rows = list(_rows(plan.build(spec), mask, far))
     if not rows:
         return ""
     header = ("pass", "head sizes", "takes those of hopper", *(("here", "hopper visits", "portable") if mask else ()))
@@ -25,21 +26,24 @@ def text(spec: Spec, mask: Mask | None = None) -> str:
     return "\n".join([TITLE, *(f"  {line}" for line in lines)]) + "\n"
 
 
-def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
-    """For each pass and each range of head sizes the choice that a call makes."""
+def _rows(planned: Plan, mask: Mask | None, far: int) -> Iterator[tuple[str, ...]]:
+    """For each pass and each range of head sizes the choice that a call makes whose queries see so far."""
     for its, sizes in planned.tables.hopper.items():
         for size, by_length in sizes.items():
             limits = planned.tables.faster[its].get(size, ())
-            row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", _when(limits))
+            least = planned.tables.reach.get(its, {}).get(size, 0)
+            row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", _when(limits, least))
             if mask:
-                here = "hopper" if outrun(limits, mask.k_len) else "portable"
+                here = "hopper" if outrun(limits, mask.k_len, far, least) else "portable"
                 tile = of_length(by_length, mask.k_len)
                 row += (here, _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size))
             yield row
 
 
-def _when(limits: Sequence[int]) -> str:
-    """For which numbers of keys a call takes these kernels."""
+def _when(limits: Sequence[int], least: int = 0) -> str:
+    """For which numbers of keys a call takes these kernels, and how many before its own a query has to see."""
+    if limits and least:
+        return f"{_when(limits)} if queries see {least} before theirs"
     if limits == (0,):
         return "always"
     bounds = [f"from {first} to {end - 1} keys" for first, end in zip(limits[::2], limits[1::2], strict=False)]

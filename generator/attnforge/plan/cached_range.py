@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..expressions.linear_forms import Linear, atom, linear, variable
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import tile_ranges
+from . import reach, tile_ranges
+from .reach import Reach
 from .statements import Block, Loop, Statement, names
 from .tile_ranges import TileRange
 
 SPAN = ("lo", "hi", "full_lo", "full_hi")
-_EVERYTHING = "2**28"  # no sequence is longer
 
 
 @dataclass(frozen=True)
@@ -78,41 +77,22 @@ class KeySpan:
 
 
 @dataclass(frozen=True)
-class CachedRange:
-    """The host's texts of how many keys before its own position a token may see, and of how many first keys beside.
+class CachedRange(Reach):
+    """How far new tokens see, and the keys that they do read, over `position` and `k_len`.
 
-    `read` are the keys that it does read, over `position` and `k_len`: ends of ranges, as far as numbers tell them.
+    What is read are ends of ranges, as far as numbers tell them.
     """
 
-    reach: str = _EVERYTHING
-    first_keys: str = "0"
-    numbers: tuple[str, ...] = ()  # the call's numbers that they read
     read: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     reading: tuple[str, ...] = field(default=(), compare=False)  # the call's numbers that those read
 
 
 def build(spec: Spec) -> CachedRange:
     """The range of a spec's mask; everything where tensors or nothing at all bound it."""
-    scalars = {o.keyword for o in spec.options} | {i.name for i in spec.inputs if not i.axes}
-    read = tuple(_read(spec, scalars))
+    read = tuple(_read(spec, reach.numbers(spec)))
     named = names(*(text for ends in read for text in ends))
-    reading = tuple(name for name in _names(spec) if name in named)
-    return dataclasses.replace(_bounds(spec, scalars), read=read, reading=reading)
-
-
-def _bounds(spec: Spec, scalars: set[str]) -> CachedRange:
-    reaches, heads = list[Linear](), list[Linear]()
-    for span in tile_ranges.spans(spec, "k"):
-        reach = _first(span.lo, "max", lambda form: _known(atom(variable("q_first")) - form, scalars))
-        head = _first(span.hi, "min", lambda form: _known(form, scalars))
-        if reach is not None:
-            reaches.append(reach)
-        elif head is not None:
-            heads.append(head)
-        else:
-            return CachedRange()
-    read = {str(part.value) for form in (*reaches, *heads) for part, _ in form.terms}
-    return CachedRange(_text(reaches), _text(heads), tuple(name for name in _names(spec) if name in read))
+    reading = tuple(name for name in reach.given(spec) if name in named)
+    return CachedRange(**vars(reach.build(spec)), read=read, reading=reading)
 
 
 def _read(spec: Spec, scalars: set[str]) -> Iterable[tuple[str, str]]:
@@ -137,32 +117,3 @@ def _of_row(end: Node, extreme: str, scalars: set[str]) -> Node | None:
     if end.op == extreme and known:
         return functools.reduce(lambda a, b: dataclasses.replace(end, args=(a, b)), known)
     return dataclasses.replace(end, args=tuple(known)) if len(known) == len(args) else None
-
-
-def _known(form: Linear, scalars: set[str]) -> Linear | None:
-    """The form, or more, if numbers of the call alone tell it; what a quotient rounds off is less than its divisor."""
-    for part, factor in form.terms:
-        divisor = part.args[1].value if part.op == "//" and part.args[1].op == "num" else None
-        if isinstance(divisor, int) and divisor > 0 and factor < 0 and factor % divisor == 0:
-            least = linear(part.args[0]) + (1 - divisor)
-            form = form.without(part) + least * (factor // divisor)
-    host = all(part.type == "int" and str(part.value) in scalars and not part.args for part, _ in form.terms)
-    return form if host else None
-
-
-def _first(end: Node | None, extreme: str, find: Callable[[Linear], Linear | None]) -> Linear | None:
-    """What is found of an end, or of one of those that it is the extreme of."""
-    if end is None:
-        return None
-    found = (find(linear(x)) for x in (end.args if end.op == extreme else (end,)))
-    return next((form for form in found if form is not None), None)
-
-
-def _names(spec: Spec) -> Iterable[str]:
-    return (*(o.keyword for o in spec.options), *(i.name for i in spec.inputs))
-
-
-def _text(forms: list[Linear]) -> str:
-    least = max([0, *(form.constant for form in forms if not form.terms)])
-    texts = [printers.torch(form.node(), lambda node: str(node.value)) for form in forms if form.terms]
-    return f"max({', '.join((str(least), *dict.fromkeys(texts)))})" if texts else str(least)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from . import arguments, common_values, positions, rotation, running_sums, sections, tile_ranges, tiles
+from . import arguments, common_values, positions, reach, rotation, running_sums, sections, tile_ranges, tiles
 from .analysis import Analysis, analyse
 from .arguments import Argument
 from .common_values import CommonValues
@@ -22,6 +22,7 @@ from .layout import reduced, scan_view
 from .names_in_code import in_code
 from .package_kernels import PackageKernels
 from .parameters import Kernel
+from .reach import Reach
 from .sections import Section
 from .statements import names
 from .storage import Storage
@@ -66,6 +67,7 @@ class Plan:
     sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row | tiles.Limit, ...]  # of this variant alone
     tables: tiles.Tables
+    reach: Reach | None  # how far queries see, where masks hide early keys
     hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
     decode: Decode | None  # those of decoding, where the spec asks for them
     decode_hopper: DecodeHopper | None  # the kernel of decoding for Hopper GPUs, where there is one
@@ -83,6 +85,11 @@ class Plan:
     def widest(self) -> tuple[int, int]:
         """The largest head size of q and k, and that of v."""
         return tiles.widest(self.spec.latent)
+
+    @property
+    def far(self) -> str:
+        """The host's text of how far queries see, where the kernels that a call takes hang on it; else nothing."""
+        return self.reach.reach if self.reach and self.tables.reach else ""
 
     @property
     def by_query(self) -> KernelTerms:
@@ -298,7 +305,8 @@ def build(spec: Spec) -> Plan:
     helpers |= {name for found in states if found for name in found.helpers}
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, analysis.keys.left, spec.latent).tuned(tuned)
+    far = reach.build(spec) if analysis.keys.left else None
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
@@ -317,6 +325,7 @@ def build(spec: Spec) -> Plan:
         written,
         tuned,
         given.only(on_hopper.passes if on_hopper else ()),
+        far,
         on_hopper,
         decoding,
         decode_hopper.build(decoding, names),

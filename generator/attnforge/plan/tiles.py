@@ -14,6 +14,7 @@ import yaml
 from ..language.terms import shown
 from ..source.errors import Problems, near
 from ..source.located_yaml import Entry, Value, read
+from .reach import Reach
 
 KERNELS = ("forward", "backward_dkv", "backward_dq")
 FAMILIES = ("sm_90", "sm_80", "single")
@@ -75,6 +76,8 @@ class Tables(NamedTuple):
     # by pass and columns, numbers of keys: from the first one on those outrun the others, from the second one on
     # they do not, from the third one on again
     faster: dict[str, dict[Columns, tuple[int, ...]]]
+    # by pass and columns, how many keys before its own a query must be able to see for that, where a call tells it
+    reach: dict[str, dict[int, int]]
 
     def of(self, arch: str, dtype: str) -> Table:
         """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
@@ -95,17 +98,22 @@ class Tables(NamedTuple):
             else:
                 table = single if row.family == "single" else half[row.family]
                 table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
-        return Tables(half, single, hopper, faster)
+        return self._replace(half=half, single=single, hopper=hopper, faster=faster)
 
     def only(self, passes: Sequence[str]) -> Tables:
         """The tables without rows for passes of which there are no kernels for Hopper GPUs."""
         kept = {its: self.hopper[its] for its in passes}
-        return self._replace(hopper=kept, faster={its: self.faster[its] for its in passes})
+        faster = {its: self.faster[its] for its in passes}
+        reach = {its: row for its, row in self.reach.items() if its in passes}
+        return self._replace(hopper=kept, faster=faster, reach=reach)
 
 
-def outrun(limits: Sequence[int], keys: int) -> bool:
-    """Whether kernels for Hopper GPUs are faster for so many keys; generated code has the same rule."""
-    return bisect.bisect(limits, keys) % 2 == 1
+def outrun(limits: Sequence[int], keys: int, reach: int = 0, least: int = 0) -> bool:
+    """Whether kernels for Hopper GPUs are faster for so many keys, of which a query sees so many before its own.
+
+    Generated code has the same rule.
+    """
+    return bisect.bisect(limits, keys) % 2 == 1 and reach >= least
 
 
 def of_length(by_length: Mapping[int, Tile], keys: int) -> Tile:
@@ -131,11 +139,11 @@ WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 @functools.cache
 def tables(
-    weight: Weight, packed: bool = False, algorithm: str = "", left: bool = False, latent: bool = False
+    weight: Weight, packed: bool = False, algorithm: str = "", reach: Reach | None = None, latent: bool = False
 ) -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
 
-    `left`: whether masks hide early keys.
+    `reach`: how far queries see, where masks hide early keys; as good as nowhere, where tensors alone tell it.
     """
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
@@ -145,16 +153,28 @@ def tables(
         for its, sizes in found["hopper"].get(layer, {}).items():
             hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
-    for layer in (*layers, *(("left", f"left_{weight}") if left and weight != "heavy" else ())):
+    least: dict[str, dict[int, int]] = {}
+    for layer in (*layers, *(("left", f"left_{weight}") if reach and weight != "heavy" else ())):
         for its, limits in found["faster"].get(layer, {}).items():
             faster[its] = {
                 _columns(n): tuple(keys) if isinstance(keys, list) else (keys,) for n, keys in limits.items()
             }
+        least |= found["reach"].get(layer, {})
+    least = {its: {n: far for n, far in row.items() if n in faster[its]} for its, row in least.items()}
+    if reach and not reach.numbers:
+        far = reach.of({}) if reach.known else 0
+        faster = {
+            its: {n: keys for n, keys in limits.items() if far >= least.get(its, {}).get(_of_q(n), 0)}
+            for its, limits in faster.items()
+        }
+        least = {}
+    least = {its: row for its, row in least.items() if row}
     return Tables(
         {arch: _table(given, layers) for arch, given in found["half"].items()},
         _table(found["single"], layers),
         hopper,
         faster,
+        least,
     )
 
 

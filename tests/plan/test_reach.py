@@ -1,0 +1,94 @@
+"""Which kernels a call takes hangs on how far its queries see, where a mask hides early keys."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from attnforge.cli import commands
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.plan.plan import Plan
+from attnforge.source import resources
+
+WINDOW = importlib.import_module("generated.runtime_window")
+
+
+def planned(folder: Path, text: str) -> Plan:
+    path = folder / "some.yaml"
+    path.write_text(f"name: some\n{text}\n")
+    return plan.build(spec.load(path, terms=resources.terms_for(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("mask: [causal]", True),
+        ("mask: [causal, sliding_window: {size: 512}]", False),
+        ("mask: [causal, sliding_window: {size: 1024}]", True),
+        ("mask: [causal, chunked: {size: 8192}]", True),
+        ("mask: [causal, any: [sliding_window: {size: 4096}, expr: 'k < 4']]", True),
+        ("mask: [causal, segments]", False),
+        ("mask: [causal, sliding_window: {size: 1024}]\nscore: [softcap: {cap: 20.0}]", False),
+        ("mask: [causal, sliding_window: {size: 4096}]\nscore: [softcap: {cap: 20.0}]", True),
+    ],
+)
+def test_narrow_windows_and_what_tensors_bound_stay_with_portable_kernels(
+    tmp_path: Path, text: str, taken: bool
+) -> None:
+    tables = planned(tmp_path, text).tables
+    assert (128 in tables.faster["forward"]) == taken
+    assert not tables.reach
+
+
+def test_calls_tell_how_far_they_see_where_they_give_the_window(tmp_path: Path) -> None:
+    found = planned(tmp_path, "mask: [causal, sliding_window: {size: runtime}]")
+    assert found.far == "max(0, in_window - 1)"
+    assert found.tables.reach["forward"] == {128: 1000}
+    assert {*found.tables.reach["forward"]} <= {*found.tables.faster["forward"]}
+    # no kernels for Hopper GPUs hang on it
+    dropped = planned(tmp_path, "mask: [causal, sliding_window: {size: runtime}]\ndropout: true")
+    assert dropped.far == ""
+
+
+@pytest.mark.parametrize(("window", "hopper"), [(1, False), (512, False), (1024, True), (100_000, True)])
+def test_a_call_with_a_window_takes_the_faster_kernels(
+    window: int, hopper: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = importlib.import_module("generated.runtime_window.runtime")
+    tables = importlib.import_module("generated.runtime_window.tiles")
+    monkeypatch.delenv("ATTNFORGE_TARGET", raising=False)
+    monkeypatch.setattr(runtime, "INTERPRETED", False)
+    monkeypatch.setattr(runtime, "hopper_kernels", lambda *given: "kernels")
+    monkeypatch.setattr(runtime, "LaunchCache", type("Own", (runtime.LaunchCache,), {"known": {}}))
+    taken = list[str]()
+
+    def noted(*best: Any) -> None:
+        taken.append(best[-1])
+
+    def launched(cache: Any, _: Any, name: str, launch: Any, q: Any, v: Any, keys: int, entries: Any = None) -> None:
+        if not runtime.launch_on_hopper(cache, tables, name, noted, q, v, keys):
+            taken.append("portable")
+
+    monkeypatch.setattr(runtime, "launch_tuned", launched)
+    q = torch.zeros(1, 2048, 1, 128, dtype=torch.float16)
+    for _ in range(2):  # what is remembered of a call
+        WINDOW.attention(q, q, q, window=window)
+    WINDOW.attention(q, q, q, window=700)
+    assert taken == ["kernels" if hopper else "portable"] * 2 + ["portable"]
+
+
+def test_explain_tells_which_windows_take_them() -> None:
+    def row(window: int) -> str:
+        given = ["explain", str(resources.variants()["runtime_window"]), "--shape", "2048,2048", "--with"]
+        done = CliRunner().invoke(commands.main, [*given, f"window={window}"])
+        assert done.exit_code == 0, done.output
+        return next(line for line in done.output.splitlines() if line.split()[:3] == ["forward", "65", "to"])
+
+    assert "from 1024 keys on if queries see 1000 before theirs   portable" in row(1000)
+    assert "from 1024 keys on if queries see 1000 before theirs   hopper" in row(1024)

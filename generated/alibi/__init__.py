@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1417bd140c5ff55d
-#   text hash     4edd47967c277af2
+#   content hash  01b22cb5bea5a8ea
+#   text hash     ef85486d0fb8f72f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

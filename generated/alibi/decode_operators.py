@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1417bd140c5ff55d
-#   text hash     7d6d56b9beb7b9b5
+#   content hash  01b22cb5bea5a8ea
+#   text hash     cdc9672a996602e9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

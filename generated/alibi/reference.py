@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1417bd140c5ff55d
-#   text hash     9427f3a03caa425e
+#   content hash  01b22cb5bea5a8ea
+#   text hash     a0cee1b90ac16d15
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

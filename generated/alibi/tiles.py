@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1417bd140c5ff55d
-#   text hash     471618b6018f1cd8
+#   content hash  01b22cb5bea5a8ea
+#   text hash     f04ca0cd98708f64
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fbeae4f2d5f71975
-#   text hash     8cf5e09fa4cd0f64
+#   content hash  11e339b394a07102
+#   text hash     2b9ad2e8f92e8f86
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fbeae4f2d5f71975
-#   text hash     152956230075e9ed
+#   content hash  11e339b394a07102
+#   text hash     82376dacd7404db4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fbeae4f2d5f71975
-#   text hash     dfdffa9f1f6b6d7f
+#   content hash  11e339b394a07102
+#   text hash     cdee16825daa9a43
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fbeae4f2d5f71975
-#   text hash     0b13d5d1c459e88b
+#   content hash  11e339b394a07102
+#   text hash     4a2628faa18aba95
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fbeae4f2d5f71975
-#   text hash     798b75e2db6b9b67
+#   content hash  11e339b394a07102
+#   text hash     96ccadef167d8adc
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a658c9275031389
-#   text hash     d2d614f146789955
+#   content hash  9c89ff8a4585562c
+#   text hash     2c918dafdeb90de4
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

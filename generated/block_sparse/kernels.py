@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a658c9275031389
-#   text hash     76b0f1485ac02bdb
+#   content hash  9c89ff8a4585562c
+#   text hash     0996c567044e6414
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a658c9275031389
-#   text hash     57b368d6e3bcd73a
+#   content hash  9c89ff8a4585562c
+#   text hash     b770f754ac588737
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

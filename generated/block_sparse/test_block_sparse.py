@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a658c9275031389
-#   text hash     ef281e2be95c83a3
+#   content hash  9c89ff8a4585562c
+#   text hash     58c15b57d1ab6a74
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a658c9275031389
-#   text hash     e2500e18683cb660
+#   content hash  9c89ff8a4585562c
+#   text hash     c9608354ea95b506
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3528720c1d82d5bb
-#   text hash     9f9f03d39b4fc6bf
+#   content hash  18543e2aeb384f85
+#   text hash     10865fb5d694d2e4
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3528720c1d82d5bb
-#   text hash     07d776961f183be2
+#   content hash  18543e2aeb384f85
+#   text hash     2be88f9d1b54b350
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3528720c1d82d5bb
-#   text hash     5d94eb47d17a71f8
+#   content hash  18543e2aeb384f85
+#   text hash     03c5e5e43fd51227
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3528720c1d82d5bb
-#   text hash     21a1cf0685865dbf
+#   content hash  18543e2aeb384f85
+#   text hash     e33accbb5084a449
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

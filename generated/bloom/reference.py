@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3528720c1d82d5bb
-#   text hash     c9344e93b50b5f84
+#   content hash  18543e2aeb384f85
+#   text hash     7b56fa53decdac90
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d61adee7a6f15d
-#   text hash     a29d01f8b5afa6b6
+#   content hash  9718b9ba879aebec
+#   text hash     6dff219f9439307d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d61adee7a6f15d
-#   text hash     a4f9ded9c651463c
+#   content hash  9718b9ba879aebec
+#   text hash     43c7d3cbe11bcc1c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d61adee7a6f15d
-#   text hash     e9b072164c020da8
+#   content hash  9718b9ba879aebec
+#   text hash     8c27cde4f74cd552
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

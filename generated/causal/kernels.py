@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d61adee7a6f15d
-#   text hash     195b3c5f5df44ae7
+#   content hash  9718b9ba879aebec
+#   text hash     60d7246fb8608f28
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d61adee7a6f15d
-#   text hash     f894184d2d367f87
+#   content hash  9718b9ba879aebec
+#   text hash     bf1eb5460f210b01
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d61adee7a6f15d
-#   text hash     3f0e85dbe5979def
+#   content hash  9718b9ba879aebec
+#   text hash     a0947112a77eb992
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d61adee7a6f15d
-#   text hash     b67bbe4c360e57c6
+#   content hash  9718b9ba879aebec
+#   text hash     abced803efb00f3a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

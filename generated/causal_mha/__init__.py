@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c90122a8a138a814
-#   text hash     1e208b5d7fd3a0eb
+#   content hash  01fdd365509c10b4
+#   text hash     5d958e308b03ed8c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c90122a8a138a814
-#   text hash     1f2750da7cc89cff
+#   content hash  01fdd365509c10b4
+#   text hash     2d8bad682c4aec4e
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5110d24199dded0b
-#   text hash     4dc7052426330a34
+#   content hash  f90b76015511a3d7
+#   text hash     ef1e00a946cfa4a8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

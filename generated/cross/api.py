@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5110d24199dded0b
-#   text hash     6c948d46d8d9fbd5
+#   content hash  f90b76015511a3d7
+#   text hash     a2390c38af1240e2
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5110d24199dded0b
-#   text hash     5ba2697405a32b31
+#   content hash  f90b76015511a3d7
+#   text hash     32f75ca31fd78032
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5110d24199dded0b
-#   text hash     26cc75474636746e
+#   content hash  f90b76015511a3d7
+#   text hash     69d71663d9bce5db
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

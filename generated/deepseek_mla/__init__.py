@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  84bd4c3eccc7869b
-#   text hash     917a93f86214f1f8
+#   content hash  785b8390ce0c3215
+#   text hash     5c60e5d0efc16d72
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  84bd4c3eccc7869b
-#   text hash     8ccd87654e106b44
+#   content hash  785b8390ce0c3215
+#   text hash     db47e8333defba70
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

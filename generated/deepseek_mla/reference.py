@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  84bd4c3eccc7869b
-#   text hash     fea71bef25f90cc8
+#   content hash  785b8390ce0c3215
+#   text hash     32290d04a67de6c2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  84bd4c3eccc7869b
-#   text hash     49031a2072fd6d27
+#   content hash  785b8390ce0c3215
+#   text hash     376a76a60f8bc386
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  84bd4c3eccc7869b
-#   text hash     264b1371db6eccbe
+#   content hash  785b8390ce0c3215
+#   text hash     2f1843f2eaf9e9c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

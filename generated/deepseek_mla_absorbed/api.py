@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d2b6e626703a0b1f
-#   text hash     d646b46e2c2ce322
+#   content hash  6d417a8ef3051e15
+#   text hash     f30321fa61a775dd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d2b6e626703a0b1f
-#   text hash     87844ba4e08c26c4
+#   content hash  6d417a8ef3051e15
+#   text hash     315ed916f28f7c57
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

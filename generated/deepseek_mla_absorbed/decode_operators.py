@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d2b6e626703a0b1f
-#   text hash     27c5fd5f202cabfe
+#   content hash  6d417a8ef3051e15
+#   text hash     1befbdb92c9d114b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d2b6e626703a0b1f
-#   text hash     efe896051a404880
+#   content hash  6d417a8ef3051e15
+#   text hash     ac8a15c0625b94ac
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  927706e3c4dd9deb
-#   text hash     c5709badcf54de9d
+#   content hash  b71e2e2ddcf5b8ea
+#   text hash     591fd604594cbc99
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  927706e3c4dd9deb
-#   text hash     194082dc456bc1bc
+#   content hash  b71e2e2ddcf5b8ea
+#   text hash     bbc6c367cc8de63e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

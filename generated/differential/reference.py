@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  927706e3c4dd9deb
-#   text hash     15adb382e0da504f
+#   content hash  b71e2e2ddcf5b8ea
+#   text hash     1e4c2097a88985b4
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  927706e3c4dd9deb
-#   text hash     fc42bdd7ca496954
+#   content hash  b71e2e2ddcf5b8ea
+#   text hash     9953f6efd58b13a5
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

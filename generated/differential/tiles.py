@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  927706e3c4dd9deb
-#   text hash     2d79accc8af752a8
+#   content hash  b71e2e2ddcf5b8ea
+#   text hash     63dd63daae3c9be1
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

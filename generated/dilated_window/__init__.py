@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  57d7f8cb81799258
-#   text hash     9697d1b0d6e38795
+#   content hash  ed91c41e869e32ef
+#   text hash     9c95383d70b3990c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  57d7f8cb81799258
-#   text hash     283bf64e22c79996
+#   content hash  ed91c41e869e32ef
+#   text hash     d68c117fde5ade14
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

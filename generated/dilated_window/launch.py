@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  57d7f8cb81799258
-#   text hash     60087d4f9d320cb6
+#   content hash  ed91c41e869e32ef
+#   text hash     4b14e55a6d1ea10a
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  57d7f8cb81799258
-#   text hash     dcd15e6337804d92
+#   content hash  ed91c41e869e32ef
+#   text hash     22acdfd0946e70ca
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  57d7f8cb81799258
-#   text hash     1d352dd9e6cfc0eb
+#   content hash  ed91c41e869e32ef
+#   text hash     bbfb7735ba9d9b86
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

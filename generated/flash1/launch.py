@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11fd7b5267f94a13
-#   text hash     68562bb4c96bd6a6
+#   content hash  e05407a938ae14b3
+#   text hash     809e0b7494d0691a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11fd7b5267f94a13
-#   text hash     ddd8b07a38069b51
+#   content hash  e05407a938ae14b3
+#   text hash     6c6bd68a01e8fd88
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

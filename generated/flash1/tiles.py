@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11fd7b5267f94a13
-#   text hash     5bc77746ff3f9e73
+#   content hash  e05407a938ae14b3
+#   text hash     3070a0723eba2470
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

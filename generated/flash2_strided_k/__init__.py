@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  589d5bde25ff847a
-#   text hash     04ff9a5dbd56cf9a
+#   content hash  47afeab4695c375f
+#   text hash     ffa2a6c69f3cd942
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

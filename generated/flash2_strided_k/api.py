@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  589d5bde25ff847a
-#   text hash     032aa353c56ec920
+#   content hash  47afeab4695c375f
+#   text hash     0503515d16472b27
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

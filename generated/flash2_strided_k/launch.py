@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  589d5bde25ff847a
-#   text hash     47ed7230afc882c5
+#   content hash  47afeab4695c375f
+#   text hash     d1a43f0d973aec27
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  589d5bde25ff847a
-#   text hash     650b27e1a0dc6692
+#   content hash  47afeab4695c375f
+#   text hash     90ba2b76de8ef123
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

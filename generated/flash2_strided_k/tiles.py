@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  589d5bde25ff847a
-#   text hash     298980a767629fb3
+#   content hash  47afeab4695c375f
+#   text hash     38bce4853a7494da
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  434d5cc3a16e2dc3
-#   text hash     6bd568bb57e97e2a
+#   content hash  fd2596bbfd86d209
+#   text hash     77653903f094658f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  434d5cc3a16e2dc3
-#   text hash     f7307de954f962b2
+#   content hash  fd2596bbfd86d209
+#   text hash     e1c3b916b463b099
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  434d5cc3a16e2dc3
-#   text hash     83384d18bab1c29a
+#   content hash  fd2596bbfd86d209
+#   text hash     28386c63c4fc3884
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  434d5cc3a16e2dc3
-#   text hash     d2fe9e27b92a49a6
+#   content hash  fd2596bbfd86d209
+#   text hash     950b7bc2c6121769
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  434d5cc3a16e2dc3
-#   text hash     87cb2d1ae1ab855d
+#   content hash  fd2596bbfd86d209
+#   text hash     e1be5d9ddfb64a73
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

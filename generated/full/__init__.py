@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a750b10e193fd3f7
-#   text hash     f1df7b0186d7177a
+#   content hash  4002e1821a77eb07
+#   text hash     30acecbef8d8ef4c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

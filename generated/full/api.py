@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a750b10e193fd3f7
-#   text hash     85bce16696801405
+#   content hash  4002e1821a77eb07
+#   text hash     a4eab9960d0b089c
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a750b10e193fd3f7
-#   text hash     feca8cb92a50cc7e
+#   content hash  4002e1821a77eb07
+#   text hash     8d594fef7fc01759
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

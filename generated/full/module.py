@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a750b10e193fd3f7
-#   text hash     6303e9a550c0b3ad
+#   content hash  4002e1821a77eb07
+#   text hash     65cad0e7d7cd09be
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

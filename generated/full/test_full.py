@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a750b10e193fd3f7
-#   text hash     cdc706b6c7e363bd
+#   content hash  4002e1821a77eb07
+#   text hash     a13eb7a50e3787d0
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a750b10e193fd3f7
-#   text hash     6f0f8a9812cd17f2
+#   content hash  4002e1821a77eb07
+#   text hash     99fa05184b1a60df
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a750b10e193fd3f7
-#   text hash     f0c7711940d64673
+#   content hash  4002e1821a77eb07
+#   text hash     817a2383185cb589
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

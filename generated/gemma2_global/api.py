@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2ab1dcf9b4d41f2d
-#   text hash     1a5e0dd57a065188
+#   content hash  1e56b0b6022ac772
+#   text hash     0c82637585593b27
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2ab1dcf9b4d41f2d
-#   text hash     3d3b2777cca567c4
+#   content hash  1e56b0b6022ac772
+#   text hash     b579708ca8485d45
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2ab1dcf9b4d41f2d
-#   text hash     c200417f2b7f8861
+#   content hash  1e56b0b6022ac772
+#   text hash     b1eea097a288274e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

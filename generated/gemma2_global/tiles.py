@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2ab1dcf9b4d41f2d
-#   text hash     6d9fb53bed6110a9
+#   content hash  1e56b0b6022ac772
+#   text hash     9899e9a8cd5dddc3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

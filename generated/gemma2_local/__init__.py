@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7b3ad49ed543c31
-#   text hash     0f41f1974420d1f7
+#   content hash  ede0d858b0f28d4f
+#   text hash     189beddc9c00d2d3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7b3ad49ed543c31
-#   text hash     9154db6cf54b0586
+#   content hash  ede0d858b0f28d4f
+#   text hash     e437c3924d59d46e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7b3ad49ed543c31
-#   text hash     7eea9fe812e868ba
+#   content hash  ede0d858b0f28d4f
+#   text hash     deafd873ee8cc6db
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

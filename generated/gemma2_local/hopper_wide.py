@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7b3ad49ed543c31
-#   text hash     71a0be8fe3a422ba
+#   content hash  ede0d858b0f28d4f
+#   text hash     506454f8c30dde6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

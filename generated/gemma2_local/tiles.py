@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7b3ad49ed543c31
-#   text hash     d49b3278b015744b
+#   content hash  ede0d858b0f28d4f
+#   text hash     cb3f71633c431d5e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa930b90db2553b6
-#   text hash     aebb4938340ea786
+#   content hash  9685151b601c3920
+#   text hash     832f5ed75edab741
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa930b90db2553b6
-#   text hash     1bfb1c16c5e00b6d
+#   content hash  9685151b601c3920
+#   text hash     b34c134361b39372
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

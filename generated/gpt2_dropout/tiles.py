@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa930b90db2553b6
-#   text hash     67d725a8017969f0
+#   content hash  9685151b601c3920
+#   text hash     03ba305925a7ada0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

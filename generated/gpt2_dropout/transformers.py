@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa930b90db2553b6
-#   text hash     da39ccc3b02aad14
+#   content hash  9685151b601c3920
+#   text hash     ea011e6fca44e382
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

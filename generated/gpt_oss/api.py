@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cff9b19b509a6ffe
-#   text hash     1283a8b62d630e05
+#   content hash  6ebd15aa8653501b
+#   text hash     7160242e5d8bc8a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cff9b19b509a6ffe
-#   text hash     2427c4fbf0297377
+#   content hash  6ebd15aa8653501b
+#   text hash     8a2bd712e082e349
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cff9b19b509a6ffe
-#   text hash     aacedcd522038d64
+#   content hash  6ebd15aa8653501b
+#   text hash     8b14216b950bf577
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

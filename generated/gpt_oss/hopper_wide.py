@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cff9b19b509a6ffe
-#   text hash     e65da9cbed95d07c
+#   content hash  6ebd15aa8653501b
+#   text hash     5be6a507c711b5a7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

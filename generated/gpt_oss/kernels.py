@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cff9b19b509a6ffe
-#   text hash     62d7873f77c207cf
+#   content hash  6ebd15aa8653501b
+#   text hash     1a240290e79bc18a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cff9b19b509a6ffe
-#   text hash     b5564a88314974e0
+#   content hash  6ebd15aa8653501b
+#   text hash     05aa298edd2b0d33
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -47,7 +47,7 @@ def _attend(
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, cos, sin, positions, block_m, block_n),
                 sinks_stride_head=runtime.stride(sinks, 0), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-                num_warps=warps, num_stages=stages,
+                num_warps=warps, num_stages=stages, balance="pairs",
             ),
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c405374dd048a6d5
-#   text hash     a7249f28e65d0586
+#   content hash  f7098279240c1585
+#   text hash     0d75dbed90acd9fc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

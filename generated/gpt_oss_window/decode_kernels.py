@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c405374dd048a6d5
-#   text hash     a656b5273f6da8aa
+#   content hash  f7098279240c1585
+#   text hash     a6003786ddc1ca79
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

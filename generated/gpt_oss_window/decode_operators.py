@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c405374dd048a6d5
-#   text hash     fa424fb6390c6ba2
+#   content hash  f7098279240c1585
+#   text hash     156efddea6a7661e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

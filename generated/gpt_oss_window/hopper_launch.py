@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c405374dd048a6d5
-#   text hash     d2669200cfcbe1e8
+#   content hash  f7098279240c1585
+#   text hash     75d5c2b2825b0849
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

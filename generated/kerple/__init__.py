@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eec09d7673973087
-#   text hash     e89ad19de3ce0301
+#   content hash  bb020a94126bc2e6
+#   text hash     92a1da6c58c60c9d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eec09d7673973087
-#   text hash     2a67a7922b3b5020
+#   content hash  bb020a94126bc2e6
+#   text hash     a79a1c89c87ee5d0
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eec09d7673973087
-#   text hash     ef66d9e1a56da858
+#   content hash  bb020a94126bc2e6
+#   text hash     22a8ddee9edead68
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eec09d7673973087
-#   text hash     cb21d9b1d0681e16
+#   content hash  bb020a94126bc2e6
+#   text hash     71f2b8de04259cd3
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

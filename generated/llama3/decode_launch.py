@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66cdf31e7e8d61d7
-#   text hash     21c1e8561684bbe2
+#   content hash  274c788fcf0e2aa1
+#   text hash     f349c2a80a18cab6
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66cdf31e7e8d61d7
-#   text hash     1c7952c8c3874cdb
+#   content hash  274c788fcf0e2aa1
+#   text hash     c1822e0c38f79b9c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

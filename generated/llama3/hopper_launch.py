@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66cdf31e7e8d61d7
-#   text hash     742bb10e6269834e
+#   content hash  274c788fcf0e2aa1
+#   text hash     0417fb3999eb04bf
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66cdf31e7e8d61d7
-#   text hash     b68a0f2e75ec90c4
+#   content hash  274c788fcf0e2aa1
+#   text hash     413821170567419e
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b70c1dca5df18c0c
-#   text hash     fb04c99067b3c2be
+#   content hash  1c44136698c6cc54
+#   text hash     a89cc976149e3093
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

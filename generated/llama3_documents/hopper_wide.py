@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b70c1dca5df18c0c
-#   text hash     da86b7a74b40c48b
+#   content hash  1c44136698c6cc54
+#   text hash     650f8767715190dd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

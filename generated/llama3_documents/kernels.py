@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b70c1dca5df18c0c
-#   text hash     3e7bdf63a613e838
+#   content hash  1c44136698c6cc54
+#   text hash     2dbf2feaa1e46b5d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

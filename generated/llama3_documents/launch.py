@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b70c1dca5df18c0c
-#   text hash     0d7c155ceb348f94
+#   content hash  1c44136698c6cc54
+#   text hash     40532c352d9cdf0b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

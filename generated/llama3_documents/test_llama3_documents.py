@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b70c1dca5df18c0c
-#   text hash     39078cd9ac643eea
+#   content hash  1c44136698c6cc54
+#   text hash     27e70fdd526cb15c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8216429b04a754e9
-#   text hash     790d9518e2cc7faa
+#   content hash  affa61c491c1bd78
+#   text hash     2ad3971eea74bc6d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

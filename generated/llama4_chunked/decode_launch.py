@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8216429b04a754e9
-#   text hash     077f98dfc2179acc
+#   content hash  affa61c491c1bd78
+#   text hash     8784314dfc08dde7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

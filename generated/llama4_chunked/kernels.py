@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8216429b04a754e9
-#   text hash     c5d5bdb470ef6518
+#   content hash  affa61c491c1bd78
+#   text hash     ea56c952b17940ef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

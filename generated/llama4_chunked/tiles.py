@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8216429b04a754e9
-#   text hash     dd506d9eede3aa09
+#   content hash  affa61c491c1bd78
+#   text hash     877011ee7076eff3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2ab3b14a52fa5a4
-#   text hash     1e0574e9925df4c0
+#   content hash  88b3da5554f20b80
+#   text hash     88551a0bc3a178d7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2ab3b14a52fa5a4
-#   text hash     34e23fd070bf7415
+#   content hash  88b3da5554f20b80
+#   text hash     87fc6b7fcf45a969
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

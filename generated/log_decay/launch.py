@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2ab3b14a52fa5a4
-#   text hash     101473326b986172
+#   content hash  88b3da5554f20b80
+#   text hash     f81b7004607344ba
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2ab3b14a52fa5a4
-#   text hash     cb9f6e1dd829936f
+#   content hash  88b3da5554f20b80
+#   text hash     456d784f9a598724
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2ab3b14a52fa5a4
-#   text hash     3f40ae0dc3ed94d9
+#   content hash  88b3da5554f20b80
+#   text hash     2abc2b83bdb794fb
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

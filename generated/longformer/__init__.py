@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  580de14588201ef5
-#   text hash     5b1b22d80f013fb8
+#   content hash  3d87b63f1514905e
+#   text hash     01e8565655799ea9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

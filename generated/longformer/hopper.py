@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  580de14588201ef5
-#   text hash     97ea14b745f84c23
+#   content hash  3d87b63f1514905e
+#   text hash     e052a6a6a640144b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first, or pairs of a late and
-an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
+to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
     work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  580de14588201ef5
-#   text hash     3940696ed2f24f0a
+#   content hash  3d87b63f1514905e
+#   text hash     aea1a23bba855684
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

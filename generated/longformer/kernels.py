@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  580de14588201ef5
-#   text hash     d96b8a72dd90750b
+#   content hash  3d87b63f1514905e
+#   text hash     861552e667215f62
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  580de14588201ef5
-#   text hash     997688933bb5393c
+#   content hash  3d87b63f1514905e
+#   text hash     db8b9ced2d41fbab
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

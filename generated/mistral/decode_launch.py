@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  02277d3338af23cb
-#   text hash     70eee3ab62931179
+#   content hash  b731ab9941b6ffd7
+#   text hash     4e41bdb34732d25d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

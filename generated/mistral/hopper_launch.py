@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  02277d3338af23cb
-#   text hash     42fb20f51452610a
+#   content hash  b731ab9941b6ffd7
+#   text hash     88009c30dece888a
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

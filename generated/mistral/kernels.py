@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  02277d3338af23cb
-#   text hash     09a9c635bcb6b315
+#   content hash  b731ab9941b6ffd7
+#   text hash     d0ecc495db435d2e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  02277d3338af23cb
-#   text hash     9f2221d0578c23f5
+#   content hash  b731ab9941b6ffd7
+#   text hash     2d7948015e319791
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

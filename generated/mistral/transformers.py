@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  02277d3338af23cb
-#   text hash     0224930bd4d8244a
+#   content hash  b731ab9941b6ffd7
+#   text hash     08f187451480d319
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

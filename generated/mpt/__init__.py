@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53a6918d7dd3c587
-#   text hash     86f506f5e44d90b0
+#   content hash  593b5230106f33cc
+#   text hash     d6125727c75460d7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

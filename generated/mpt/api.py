@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53a6918d7dd3c587
-#   text hash     38030cd2fc47e9d8
+#   content hash  593b5230106f33cc
+#   text hash     d964bc5aa8924e97
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53a6918d7dd3c587
-#   text hash     21533e57c079f828
+#   content hash  593b5230106f33cc
+#   text hash     ff18f24cf7049e50
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53a6918d7dd3c587
-#   text hash     037a7b508c7d42e6
+#   content hash  593b5230106f33cc
+#   text hash     8d3c41160181c2ea
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

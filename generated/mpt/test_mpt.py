@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  53a6918d7dd3c587
-#   text hash     b0792aa3827c798c
+#   content hash  593b5230106f33cc
+#   text hash     779b3e9e4bcb9bc3
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0079e7ec78fbbb48
-#   text hash     429035d7e04d09e2
+#   content hash  0d0f08fc1d21d66e
+#   text hash     829d71e6cc177081
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0079e7ec78fbbb48
-#   text hash     272fb29cbe65ac85
+#   content hash  0d0f08fc1d21d66e
+#   text hash     b1bc844f9068b4c8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first, or pairs of a late and
-an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
+to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
     work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the

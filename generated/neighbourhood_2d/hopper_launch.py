@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0079e7ec78fbbb48
-#   text hash     603ac65d2efb9716
+#   content hash  0d0f08fc1d21d66e
+#   text hash     f301ca3bbb8b6e99
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

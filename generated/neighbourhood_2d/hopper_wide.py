@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0079e7ec78fbbb48
-#   text hash     f897069d2e6e212f
+#   content hash  0d0f08fc1d21d66e
+#   text hash     3047fbf976bf67bd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

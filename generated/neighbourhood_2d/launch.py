@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0079e7ec78fbbb48
-#   text hash     2048297601a47af2
+#   content hash  0d0f08fc1d21d66e
+#   text hash     820f945615369e33
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

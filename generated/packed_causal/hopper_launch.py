@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa862cdfa6fc8aa5
-#   text hash     3844405aced93a26
+#   content hash  8077ab546503617d
+#   text hash     4acc8decd1f94634
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa862cdfa6fc8aa5
-#   text hash     2b2a73aef13a770c
+#   content hash  8077ab546503617d
+#   text hash     37eadaf1ac355237
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa862cdfa6fc8aa5
-#   text hash     6e950e5b3b3ee04b
+#   content hash  8077ab546503617d
+#   text hash     e9011ae8c7cc12f2
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa862cdfa6fc8aa5
-#   text hash     5ece19ae3e9ed34a
+#   content hash  8077ab546503617d
+#   text hash     1b5edf7490b90f2e
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa862cdfa6fc8aa5
-#   text hash     d6b24b9c373bac94
+#   content hash  8077ab546503617d
+#   text hash     efe308fafa958570
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

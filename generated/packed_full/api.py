@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6014c712ecfb1e86
-#   text hash     3261ab1ef990f5e8
+#   content hash  b17a2aca1d2f310e
+#   text hash     558bdf27f2254ada
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

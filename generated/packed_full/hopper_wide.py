@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6014c712ecfb1e86
-#   text hash     4349019af1a0d0f3
+#   content hash  b17a2aca1d2f310e
+#   text hash     8d46175943fa320e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

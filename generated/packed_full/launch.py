@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6014c712ecfb1e86
-#   text hash     11e7c36010dba710
+#   content hash  b17a2aca1d2f310e
+#   text hash     bb29ee312ef75dd6
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6014c712ecfb1e86
-#   text hash     79bf669e005ef907
+#   content hash  b17a2aca1d2f310e
+#   text hash     5c40bddebf526934
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6014c712ecfb1e86
-#   text hash     396bbf23f933482c
+#   content hash  b17a2aca1d2f310e
+#   text hash     5a77d308ec111104
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b62804275fa363f4
-#   text hash     1ad41a7fd47f0130
+#   content hash  070780a6c45abd04
+#   text hash     6e8408693e38861a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

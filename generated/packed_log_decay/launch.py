@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b62804275fa363f4
-#   text hash     be64f5de13bcd9bc
+#   content hash  070780a6c45abd04
+#   text hash     148b7de843277064
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

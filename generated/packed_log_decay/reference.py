@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b62804275fa363f4
-#   text hash     9d2abee0075be250
+#   content hash  070780a6c45abd04
+#   text hash     97537d79afb0cfb0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

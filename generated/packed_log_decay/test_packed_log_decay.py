@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b62804275fa363f4
-#   text hash     5a42be3f2b73411a
+#   content hash  070780a6c45abd04
+#   text hash     8409523c6d90e6f0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

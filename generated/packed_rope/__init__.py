@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45d4be4fe61b961f
-#   text hash     be929104de406d1b
+#   content hash  f230a2fb6c2fef70
+#   text hash     24d6ad78d473d56a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45d4be4fe61b961f
-#   text hash     75ccf740fc6480fa
+#   content hash  f230a2fb6c2fef70
+#   text hash     e013e0efc973cc98
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

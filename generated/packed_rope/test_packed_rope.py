@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45d4be4fe61b961f
-#   text hash     aaf0e315006dbe2d
+#   content hash  f230a2fb6c2fef70
+#   text hash     934cf28eae16cf2d
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45d4be4fe61b961f
-#   text hash     601b2df3dca45df3
+#   content hash  f230a2fb6c2fef70
+#   text hash     e6998e5f26969519
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45d4be4fe61b961f
-#   text hash     3d9bf464be86fa69
+#   content hash  f230a2fb6c2fef70
+#   text hash     f2cd984797c8428c
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

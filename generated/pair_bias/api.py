@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5822e62ae44177c5
-#   text hash     857ad4eca32ebdae
+#   content hash  d0fd026512a9dece
+#   text hash     1f30196b3da09d5f
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5822e62ae44177c5
-#   text hash     8e0d7c62188a4783
+#   content hash  d0fd026512a9dece
+#   text hash     546e6218747d8a68
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5822e62ae44177c5
-#   text hash     ba7af2708845b57e
+#   content hash  d0fd026512a9dece
+#   text hash     fd6a6b8a74f96525
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

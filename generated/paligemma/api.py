@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6402e93494dfcdae
-#   text hash     447cec2beef77df3
+#   content hash  9874ac58d2eb1f94
+#   text hash     da2cae43ef39e050
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6402e93494dfcdae
-#   text hash     a0ea7f8fac3f2783
+#   content hash  9874ac58d2eb1f94
+#   text hash     3843956159619f3a
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6402e93494dfcdae
-#   text hash     b0fbf9ed172231f2
+#   content hash  9874ac58d2eb1f94
+#   text hash     cfb79a099f2c30bd
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

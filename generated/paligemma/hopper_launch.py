@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6402e93494dfcdae
-#   text hash     a56e74a257ef2b30
+#   content hash  9874ac58d2eb1f94
+#   text hash     196591169a46e10b
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

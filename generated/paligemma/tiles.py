@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6402e93494dfcdae
-#   text hash     3332a3a2eed2286c
+#   content hash  9874ac58d2eb1f94
+#   text hash     5b362e1ba33267cc
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bee50504ad2c8fa1
-#   text hash     ce13a4a81442cec0
+#   content hash  cd003469459a4362
+#   text hash     17c28b811e71fca1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bee50504ad2c8fa1
-#   text hash     36a718392d0dcf6c
+#   content hash  cd003469459a4362
+#   text hash     30b4c05ba48dcba9
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

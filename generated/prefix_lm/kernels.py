@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bee50504ad2c8fa1
-#   text hash     94e3401d713a841c
+#   content hash  cd003469459a4362
+#   text hash     2baa2fa4683df2c0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

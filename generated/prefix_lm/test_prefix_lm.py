@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bee50504ad2c8fa1
-#   text hash     0d0880dc3e89aeb5
+#   content hash  cd003469459a4362
+#   text hash     cc4bbd4ebbed4d2c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

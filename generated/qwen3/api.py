@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0401c605863a25e3
-#   text hash     91d68533b54fca59
+#   content hash  261e7ba009d982b9
+#   text hash     dd699d3b12ef694d
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

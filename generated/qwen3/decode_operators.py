@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0401c605863a25e3
-#   text hash     3b3ab508138ecda2
+#   content hash  261e7ba009d982b9
+#   text hash     5595f7725d071bc4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0401c605863a25e3
-#   text hash     5daad4d8f0cdeb3a
+#   content hash  261e7ba009d982b9
+#   text hash     9e2b0f5f426874b9
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0401c605863a25e3
-#   text hash     6d6ee807c27ba6b2
+#   content hash  261e7ba009d982b9
+#   text hash     e172bb49cd26d482
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

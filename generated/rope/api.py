@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93fa54a1c03657ec
-#   text hash     c944b94eb7fd2103
+#   content hash  b862f068a8814bab
+#   text hash     86d8c27a55fc8021
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

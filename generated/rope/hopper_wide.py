@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93fa54a1c03657ec
-#   text hash     5ab4053d6d425bce
+#   content hash  b862f068a8814bab
+#   text hash     ac8b1f874bf509ce
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

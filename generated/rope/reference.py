@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93fa54a1c03657ec
-#   text hash     18695bb0874692e7
+#   content hash  b862f068a8814bab
+#   text hash     3e774b7614d6ead3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93fa54a1c03657ec
-#   text hash     39a00e12095efd9c
+#   content hash  b862f068a8814bab
+#   text hash     e847fc70f4ffd2aa
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

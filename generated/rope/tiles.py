@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93fa54a1c03657ec
-#   text hash     031980fb9fd1acff
+#   content hash  b862f068a8814bab
+#   text hash     0f136d0b9a5de904
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

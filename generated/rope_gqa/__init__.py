@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6855491b30f1476e
-#   text hash     96e5b206b29a73e4
+#   content hash  fc58dfc1ff5358a3
+#   text hash     9ddf2e9a0e4dc9c8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6855491b30f1476e
-#   text hash     faac17dd5fe8774b
+#   content hash  fc58dfc1ff5358a3
+#   text hash     35aaf1f7e2cc6d2a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first, or pairs of a late and
-an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
+to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
     work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6855491b30f1476e
-#   text hash     27d41cba87ff24d4
+#   content hash  fc58dfc1ff5358a3
+#   text hash     5a4f6561587d96e2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

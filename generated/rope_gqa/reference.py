@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6855491b30f1476e
-#   text hash     f7d0db40fdbd85d8
+#   content hash  fc58dfc1ff5358a3
+#   text hash     8fbe5057d565dd40
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6855491b30f1476e
-#   text hash     6ae47c70b4e93986
+#   content hash  fc58dfc1ff5358a3
+#   text hash     07ec2e1a8c5ab1c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

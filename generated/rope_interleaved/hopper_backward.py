@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3e67ee89a5efb05e
-#   text hash     dceb36be6f7beba5
+#   content hash  085e66dff448bf0a
+#   text hash     f281e92ffddc89c4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

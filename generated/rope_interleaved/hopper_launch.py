@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3e67ee89a5efb05e
-#   text hash     bf9881521a5261d5
+#   content hash  085e66dff448bf0a
+#   text hash     d9013b29fcc1ce70
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

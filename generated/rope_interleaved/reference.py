@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3e67ee89a5efb05e
-#   text hash     089ab8431a2b1b2f
+#   content hash  085e66dff448bf0a
+#   text hash     23cb28780e9d7fe9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

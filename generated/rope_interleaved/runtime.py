@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  1359d88b5ebe9e22
-#   text hash     84e0e221b5349e22
+#   content hash  7aa8f62a0cb8b83e
+#   text hash     d34055d757ecdfca
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -534,19 +534,21 @@ def multiprocessors(device):
 def in_turns(grid, told):
     """Grid and arguments of a kernel in Gluon whose programs go through tiles in turns, out of a portable one's.
 
-    With few tiles to a head, each multiprocessor has one program, which loads the next tile while it finishes one; a
-    late and an early tile make a pair, so that all have as much to do. With many, each tile has a program.
+    Each multiprocessor has one program, which loads the next tile while it finishes one, where all items have as much to
+    do: by `balance`, "tiles" of a head do, or "pairs" of a late and an early one; of others, pairs do where there are few.
+    Elsewhere each tile has a program.
     """
     axis = told["TILE_AXIS"]
     tiles, group = grid[axis], grid[1 - axis]
-    heads = group * grid[2]
+    heads, balance, wide = group * grid[2], told.get("balance"), told["BLOCK_D"] > 128
     programs = multiprocessors(told["q_desc"].base.device)
-    pairs = cdiv(tiles, 2) * heads
-    paired = tiles < 32 and pairs >= 0.85 * programs * cdiv(pairs, programs)
+    pairs, most = cdiv(tiles, 2) * heads, 64 if balance == "pairs" and not wide else 31
+    paired = balance != "tiles" and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
-    told |= dict(items=items, tiles=tiles, group=group, per_item=2 if paired else 1)
-    told |= dict(Q_STAGES=2 if told["BLOCK_D"] <= 128 else 1)
-    return (min(programs, items) if paired else items,), told
+    # where all tiles are alike, those of a head come one after the other, as they read the same keys
+    told |= dict(items=items, tiles=tiles, group=1 if balance == "tiles" else group, per_item=2 if paired else 1)
+    told |= dict(Q_STAGES=1 if wide else 2)
+    return (min(programs, items) if paired or balance == "tiles" else items,), told
 
 
 def in_parts(grid, told):

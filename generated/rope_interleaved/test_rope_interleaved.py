@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3e67ee89a5efb05e
-#   text hash     f90ef58f107c1c58
+#   content hash  085e66dff448bf0a
+#   text hash     dd5d393b69e4ea1e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c1592af6f3f3c1f5
-#   text hash     e34a3fb297baf7f7
+#   content hash  fcba0a20689a077f
+#   text hash     79eb99f4f3e88c42
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

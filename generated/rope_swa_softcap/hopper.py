@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c1592af6f3f3c1f5
-#   text hash     5a1ddd141bd022ad
+#   content hash  fcba0a20689a077f
+#   text hash     49580a40b672afce
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first, or pairs of a late and
-an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
+to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
     work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the

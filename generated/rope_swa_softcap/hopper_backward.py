@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c1592af6f3f3c1f5
-#   text hash     9afd894e53dfc992
+#   content hash  fcba0a20689a077f
+#   text hash     d6d25fbdc092f997
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c1592af6f3f3c1f5
-#   text hash     f69fea57127d1eb1
+#   content hash  fcba0a20689a077f
+#   text hash     6824e56a8f1d3f52
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

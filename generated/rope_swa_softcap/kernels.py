@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c1592af6f3f3c1f5
-#   text hash     469c6b0703f7bc02
+#   content hash  fcba0a20689a077f
+#   text hash     fa8457431c37fd4b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c44f1784784bfdad
-#   text hash     52e73adebfaed1f1
+#   content hash  9d9734a9f97a799b
+#   text hash     78ba0679f52b6556
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c44f1784784bfdad
-#   text hash     70b20be3f6a9e7f0
+#   content hash  9d9734a9f97a799b
+#   text hash     9166fd60bfb19cbc
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c44f1784784bfdad
-#   text hash     a0b51618e9b3ca5d
+#   content hash  9d9734a9f97a799b
+#   text hash     0bac021f13afa280
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

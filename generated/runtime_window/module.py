@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c44f1784784bfdad
-#   text hash     ca9c270ede07a42a
+#   content hash  9d9734a9f97a799b
+#   text hash     1c4815ecf7fd3468
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c44f1784784bfdad
-#   text hash     13126323d20d1339
+#   content hash  9d9734a9f97a799b
+#   text hash     36edb4d63c97c60f
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13cfcf2d46e1adf4
-#   text hash     8a473f0156d1f3b9
+#   content hash  a7780867e0d922b0
+#   text hash     ee312337c23c5f28
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

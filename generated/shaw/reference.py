@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13cfcf2d46e1adf4
-#   text hash     e29f3a038794edc8
+#   content hash  a7780867e0d922b0
+#   text hash     ada30116496eae23
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13cfcf2d46e1adf4
-#   text hash     27582eb50ccf7a71
+#   content hash  a7780867e0d922b0
+#   text hash     6781b9691e51aa29
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

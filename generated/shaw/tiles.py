@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13cfcf2d46e1adf4
-#   text hash     197ff7f8dc1d8268
+#   content hash  a7780867e0d922b0
+#   text hash     d2fe002cc98d4272
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0692a059b3e6b1e
-#   text hash     90a7e98e442b92da
+#   content hash  5a2ceae6efa6fc1c
+#   text hash     38ea838f5a8b2bda
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

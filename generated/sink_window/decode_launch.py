@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0692a059b3e6b1e
-#   text hash     86c20c99af403799
+#   content hash  5a2ceae6efa6fc1c
+#   text hash     2825a938d0154d67
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

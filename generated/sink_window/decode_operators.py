@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0692a059b3e6b1e
-#   text hash     8c17693da82b99a7
+#   content hash  5a2ceae6efa6fc1c
+#   text hash     6fba33b9d8550d05
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

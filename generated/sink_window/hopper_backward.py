@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0692a059b3e6b1e
-#   text hash     3cd9c257f9a0859e
+#   content hash  5a2ceae6efa6fc1c
+#   text hash     e1babe2e7b33660f
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

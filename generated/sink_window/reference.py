@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0692a059b3e6b1e
-#   text hash     39f1a717cc2b5b78
+#   content hash  5a2ceae6efa6fc1c
+#   text hash     1692ae993a936504
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

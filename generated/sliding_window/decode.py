@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  449d43c44bfc7b31
-#   text hash     de5379980e321398
+#   content hash  2fc88fc8b5f31795
+#   text hash     1e8cad89a5d78b14
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

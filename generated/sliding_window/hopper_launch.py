@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  449d43c44bfc7b31
-#   text hash     373d4ee7691c056f
+#   content hash  2fc88fc8b5f31795
+#   text hash     3735b3e2844aa7d6
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  449d43c44bfc7b31
-#   text hash     47d2115a79e1c3af
+#   content hash  2fc88fc8b5f31795
+#   text hash     5ffdc0254a965b88
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

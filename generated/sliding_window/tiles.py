@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  449d43c44bfc7b31
-#   text hash     782be86336c68229
+#   content hash  2fc88fc8b5f31795
+#   text hash     1d65a8182b40dbff
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

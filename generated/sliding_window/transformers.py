@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  449d43c44bfc7b31
-#   text hash     239b7407c60bc187
+#   content hash  2fc88fc8b5f31795
+#   text hash     aa6bd2512a37b720
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b9e7295e0aa6d138
-#   text hash     d067b84c5af012f3
+#   content hash  c5da4c82fdb69932
+#   text hash     75c6fb6ccbe4780d
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

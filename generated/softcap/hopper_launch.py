@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b9e7295e0aa6d138
-#   text hash     ca6d2c6115f51946
+#   content hash  c5da4c82fdb69932
+#   text hash     4657448692827f5e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

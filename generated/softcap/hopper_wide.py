@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b9e7295e0aa6d138
-#   text hash     85560a2d13ed170a
+#   content hash  c5da4c82fdb69932
+#   text hash     e95db5cfd7b943b5
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b9e7295e0aa6d138
-#   text hash     f55f4102d77d7a33
+#   content hash  c5da4c82fdb69932
+#   text hash     4cb5476558a4baac
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

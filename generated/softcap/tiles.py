@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b9e7295e0aa6d138
-#   text hash     921496f2a16baa33
+#   content hash  c5da4c82fdb69932
+#   text hash     684611079f5c2346
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab80bda1dbffcbfd
-#   text hash     a5c50dc3e4dc01b3
+#   content hash  87501a5dae7c2625
+#   text hash     4046bc68c7ff604b
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab80bda1dbffcbfd
-#   text hash     e7114248c08a62dc
+#   content hash  87501a5dae7c2625
+#   text hash     070bff9e75741928
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

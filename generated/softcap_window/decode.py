@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab80bda1dbffcbfd
-#   text hash     aef651dd5dda2c67
+#   content hash  87501a5dae7c2625
+#   text hash     07a2cc26f81a66c9
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

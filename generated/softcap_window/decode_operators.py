@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab80bda1dbffcbfd
-#   text hash     53fc53c586a46978
+#   content hash  87501a5dae7c2625
+#   text hash     4f2aaa39790224b6
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab80bda1dbffcbfd
-#   text hash     135f0558c3c51b45
+#   content hash  87501a5dae7c2625
+#   text hash     6694e82bd5f700e9
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

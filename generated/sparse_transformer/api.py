@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997f0655386760ba
-#   text hash     7912f795ae1d1c7e
+#   content hash  7311cd8c083a78a1
+#   text hash     7239dff79a865f27
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

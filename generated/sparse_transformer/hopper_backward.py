@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997f0655386760ba
-#   text hash     3be1291e5288a4c5
+#   content hash  7311cd8c083a78a1
+#   text hash     42fdcdcc9784d4df
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997f0655386760ba
-#   text hash     1258aff6cc631bb7
+#   content hash  7311cd8c083a78a1
+#   text hash     2a2893bd8be8de69
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

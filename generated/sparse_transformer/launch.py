@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997f0655386760ba
-#   text hash     9b91431a10dc80fd
+#   content hash  7311cd8c083a78a1
+#   text hash     4527020e305133fa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

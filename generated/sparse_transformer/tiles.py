@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997f0655386760ba
-#   text hash     f204cd5d728b7f35
+#   content hash  7311cd8c083a78a1
+#   text hash     76c8e05f3b2d63df
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  75fba6a296bcaffa
-#   text hash     da2ce216255c4e67
+#   content hash  25bbb402f4b84a64
+#   text hash     c6ac321a5ff5b938
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

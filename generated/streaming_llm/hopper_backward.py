@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  75fba6a296bcaffa
-#   text hash     6ea2d387d7c16982
+#   content hash  25bbb402f4b84a64
+#   text hash     0268595eb7aa827f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  75fba6a296bcaffa
-#   text hash     38e20c2b43ee62dd
+#   content hash  25bbb402f4b84a64
+#   text hash     1f2978c73b73ef1b
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

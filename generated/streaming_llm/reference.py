@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  75fba6a296bcaffa
-#   text hash     e358d32f2c1d0543
+#   content hash  25bbb402f4b84a64
+#   text hash     a6446b4a90c4a361
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

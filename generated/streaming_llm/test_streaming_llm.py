@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  75fba6a296bcaffa
-#   text hash     ebaf998de21c1655
+#   content hash  25bbb402f4b84a64
+#   text hash     d2ebeeceeed11f24
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c18412785b416f6
-#   text hash     183fff01461cbf40
+#   content hash  ad221c0208290a8b
+#   text hash     367b4f73921c905c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c18412785b416f6
-#   text hash     fbf28baa29047f57
+#   content hash  ad221c0208290a8b
+#   text hash     e9cb1e23efe5c19a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

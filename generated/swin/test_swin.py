@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c18412785b416f6
-#   text hash     b7ca9ffdf7640f2e
+#   content hash  ad221c0208290a8b
+#   text hash     455d2f581e855d1c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c18412785b416f6
-#   text hash     e0574b9c0af08a31
+#   content hash  ad221c0208290a8b
+#   text hash     1414ddeeb7965dcd
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

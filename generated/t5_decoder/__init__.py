@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  68f35f867b26deeb
-#   text hash     a8c1deb21a2eee60
+#   content hash  626441fc612dc818
+#   text hash     45140975fb1f7e0b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

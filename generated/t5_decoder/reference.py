@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  68f35f867b26deeb
-#   text hash     de645c4bd521efc1
+#   content hash  626441fc612dc818
+#   text hash     4983fe09ce1dfde1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

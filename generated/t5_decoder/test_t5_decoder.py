@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  68f35f867b26deeb
-#   text hash     3996e948d240e4ca
+#   content hash  626441fc612dc818
+#   text hash     67045cc40e0f1ba3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

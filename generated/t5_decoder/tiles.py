@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  68f35f867b26deeb
-#   text hash     23e32d22630b5df5
+#   content hash  626441fc612dc818
+#   text hash     6bd288d032d970b9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f805f41e5aa0e8da
-#   text hash     74ae0ffb41d409dc
+#   content hash  676253b8130be533
+#   text hash     ad726b903ae777ec
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f805f41e5aa0e8da
-#   text hash     96b80b584c43e506
+#   content hash  676253b8130be533
+#   text hash     b85f5db75bfea104
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f805f41e5aa0e8da
-#   text hash     5d982490f17ce2ac
+#   content hash  676253b8130be533
+#   text hash     f67cff53e72fda94
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f805f41e5aa0e8da
-#   text hash     2b0ba5eb415f6944
+#   content hash  676253b8130be533
+#   text hash     942c386c3881c4d4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

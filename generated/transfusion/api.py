@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6ccee4d990ee5da
-#   text hash     5b808ca31e489958
+#   content hash  c8bcfc161a6f9e73
+#   text hash     23fb8b2cd2bab77c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

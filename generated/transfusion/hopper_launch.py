@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6ccee4d990ee5da
-#   text hash     bd4615b1c19d9ac7
+#   content hash  c8bcfc161a6f9e73
+#   text hash     129ea7ce2a31268a
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6ccee4d990ee5da
-#   text hash     f7b8724076a571c5
+#   content hash  c8bcfc161a6f9e73
+#   text hash     64baad2ed458fc68
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

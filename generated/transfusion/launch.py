@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6ccee4d990ee5da
-#   text hash     be4fa538c7ef0c20
+#   content hash  c8bcfc161a6f9e73
+#   text hash     a1a110d5e517deea
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6ccee4d990ee5da
-#   text hash     fae013165852527d
+#   content hash  c8bcfc161a6f9e73
+#   text hash     6beb6b957748d153
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  48b938613d52a878
-#   text hash     b185dcb4eac5ab5f
+#   content hash  d84e2880df3f26eb
+#   text hash     485e6f8a75f9d292
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

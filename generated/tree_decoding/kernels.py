@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  48b938613d52a878
-#   text hash     b5a4acdd72d01e8f
+#   content hash  d84e2880df3f26eb
+#   text hash     0a36a3983ac51a1e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

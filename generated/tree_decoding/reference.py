@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  48b938613d52a878
-#   text hash     5fe5d52fe3edc1d3
+#   content hash  d84e2880df3f26eb
+#   text hash     c5a8dad740ed7a85
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  48b938613d52a878
-#   text hash     ccd03d16c97e6273
+#   content hash  d84e2880df3f26eb
+#   text hash     8fd0df47e7ba1527
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  48b938613d52a878
-#   text hash     16747e82a3b57581
+#   content hash  d84e2880df3f26eb
+#   text hash     3006a0186a00989e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

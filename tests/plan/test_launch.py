@@ -181,6 +181,38 @@ def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
     assert not described or (found.base is lse and found.shape == [lse.numel()])
 
 
+@pytest.mark.parametrize(
+    ("balance", "tiles", "columns", "found"),
+    [
+        ({"balance": "tiles"}, 64, 128, (10, 768, 1, 1)),  # tiles of a head one after the other
+        ({"balance": "pairs"}, 64, 128, (10, 384, 4, 2)),
+        ({"balance": "pairs"}, 66, 128, (792, 792, 4, 1)),
+        ({"balance": "pairs"}, 32, 256, (384, 384, 4, 1)),
+        ({"balance": "pairs"}, 31, 256, (10, 192, 4, 2)),
+        ({}, 32, 128, (384, 384, 4, 1)),
+        ({}, 31, 128, (10, 192, 4, 2)),
+        ({"balance": "pairs"}, 1, 128, (12, 12, 4, 1)),  # ten programs would go through twelve pairs by twos
+        ({"balance": "tiles"}, 1, 128, (10, 12, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_programs_take_items_in_turns_that_have_as_much_to_do(
+    axis: int,
+    balance: dict[str, str],
+    tiles: int,
+    columns: int,
+    found: tuple[int, int, int, int],
+    runtime: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "multiprocessors", lambda device: 10)
+    told = {"TILE_AXIS": axis, "BLOCK_D": columns, "q_desc": SimpleNamespace(base=SimpleNamespace(device="gpu"))}
+    grid = (tiles, 4, 3) if axis == 0 else (4, tiles, 3)  # three groups of four heads
+    (programs,), told = runtime.in_turns(grid, told | balance)
+    assert (programs, told["items"], told["group"], told["per_item"]) == found
+    assert told["tiles"] == tiles
+
+
 def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is remembered of a first launch on a Hopper GPU that fails or does not."""
 

@@ -33,6 +33,14 @@ class Hopper:
         """The forward pass, worked out for those who print it."""
         return Forward(self.shared).kernel
 
+    @property
+    def balance(self) -> list[str]:
+        """What a launch of the forward pass tells of tiles of queries: which of them have as much to do as others."""
+        analysis = self.shared.analysis
+        if analysis.storage.cut or analysis.keys.left:
+            return []
+        return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"']
+
     @cached_property
     def backward(self) -> Backward | None:
         """The backward pass, if it has one."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b22cb5bea5a8ea
-#   text hash     ef85486d0fb8f72f
+#   content hash  f06fe6478cd59b21
+#   text hash     2e9b4d28c5d82f13
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

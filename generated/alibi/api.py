@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b22cb5bea5a8ea
-#   text hash     ef2d426a556a12b9
+#   content hash  f06fe6478cd59b21
+#   text hash     05e55e6b69cd3e4f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b22cb5bea5a8ea
-#   text hash     44904e281081365a
+#   content hash  f06fe6478cd59b21
+#   text hash     681b1ef38f86f5de
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b22cb5bea5a8ea
-#   text hash     a0cee1b90ac16d15
+#   content hash  f06fe6478cd59b21
+#   text hash     be1eb9f18ea13fb0
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

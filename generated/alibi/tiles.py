@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b22cb5bea5a8ea
-#   text hash     f04ca0cd98708f64
+#   content hash  f06fe6478cd59b21
+#   text hash     f2df20cae42043ff
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  11e339b394a07102
-#   text hash     2b9ad2e8f92e8f86
+#   content hash  e246a292ad679ed3
+#   text hash     fdea2973b2533474
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  11e339b394a07102
-#   text hash     56d899bc09abbfd5
+#   content hash  e246a292ad679ed3
+#   text hash     6efa80acbbd5f785
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

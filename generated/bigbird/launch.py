@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  11e339b394a07102
-#   text hash     cdee16825daa9a43
+#   content hash  e246a292ad679ed3
+#   text hash     581e5d46cbf24b5e
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  11e339b394a07102
-#   text hash     4a2628faa18aba95
+#   content hash  e246a292ad679ed3
+#   text hash     c4db053c997a0921
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

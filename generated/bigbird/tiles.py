@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  11e339b394a07102
-#   text hash     96ccadef167d8adc
+#   content hash  e246a292ad679ed3
+#   text hash     ed6c96e4a8540a60
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c89ff8a4585562c
-#   text hash     0996c567044e6414
+#   content hash  8d6fff6abdd35fc5
+#   text hash     4c4771d6756e95e0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

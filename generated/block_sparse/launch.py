@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c89ff8a4585562c
-#   text hash     a83d9c3e5abf5163
+#   content hash  8d6fff6abdd35fc5
+#   text hash     eaa6899ac96334c9
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

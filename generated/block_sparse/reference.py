@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c89ff8a4585562c
-#   text hash     b770f754ac588737
+#   content hash  8d6fff6abdd35fc5
+#   text hash     cf8296a2f121bd6e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c89ff8a4585562c
-#   text hash     58c15b57d1ab6a74
+#   content hash  8d6fff6abdd35fc5
+#   text hash     43db3ff12aa31ebc
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

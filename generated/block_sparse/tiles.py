@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c89ff8a4585562c
-#   text hash     c9608354ea95b506
+#   content hash  8d6fff6abdd35fc5
+#   text hash     a12653dcaab75912
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

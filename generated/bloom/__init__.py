@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  18543e2aeb384f85
-#   text hash     10865fb5d694d2e4
+#   content hash  83d00aa46135eb39
+#   text hash     b19ccf731adff98b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

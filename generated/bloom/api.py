@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  18543e2aeb384f85
-#   text hash     2be88f9d1b54b350
+#   content hash  83d00aa46135eb39
+#   text hash     8697151b8edd6b4e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  18543e2aeb384f85
-#   text hash     03c5e5e43fd51227
+#   content hash  83d00aa46135eb39
+#   text hash     20b4b8af099f32a8
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  18543e2aeb384f85
-#   text hash     e33accbb5084a449
+#   content hash  83d00aa46135eb39
+#   text hash     d3609d54c7b15518
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  18543e2aeb384f85
-#   text hash     10f1c5cb7b7d5fbb
+#   content hash  83d00aa46135eb39
+#   text hash     32c2ad1dd8fc5f05
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

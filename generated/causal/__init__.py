@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9718b9ba879aebec
-#   text hash     6dff219f9439307d
+#   content hash  fb4e9bc360892393
+#   text hash     41ef2e8772538db6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

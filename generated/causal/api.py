@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9718b9ba879aebec
-#   text hash     48e703480acc65a1
+#   content hash  fb4e9bc360892393
+#   text hash     351fb051b9a247b8
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9718b9ba879aebec
-#   text hash     31d451e529ed3a9d
+#   content hash  fb4e9bc360892393
+#   text hash     703f9071ed483656
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9718b9ba879aebec
-#   text hash     60d7246fb8608f28
+#   content hash  fb4e9bc360892393
+#   text hash     9b1652c7d4fe8400
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

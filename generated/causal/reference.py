@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9718b9ba879aebec
-#   text hash     bf1eb5460f210b01
+#   content hash  fb4e9bc360892393
+#   text hash     11f9d12f87663ea6
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

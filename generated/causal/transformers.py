@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9718b9ba879aebec
-#   text hash     ae76e235ac65e225
+#   content hash  fb4e9bc360892393
+#   text hash     7133f0d89fd4d31f
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  01fdd365509c10b4
-#   text hash     5d958e308b03ed8c
+#   content hash  3d84c728e17a668b
+#   text hash     25ed4a92e58e49e5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  01fdd365509c10b4
-#   text hash     2d558d0aa409cb26
+#   content hash  3d84c728e17a668b
+#   text hash     4fdcd3121ca54c34
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

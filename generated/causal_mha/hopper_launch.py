@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  01fdd365509c10b4
-#   text hash     4c43335e96b528b5
+#   content hash  3d84c728e17a668b
+#   text hash     8ed37746b1aeb775
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

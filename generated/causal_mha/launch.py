@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  01fdd365509c10b4
-#   text hash     d4eb2680eb61f017
+#   content hash  3d84c728e17a668b
+#   text hash     0e2d91ee62ffccc2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  01fdd365509c10b4
-#   text hash     3d9f63d9247bbf5e
+#   content hash  3d84c728e17a668b
+#   text hash     221950a035865022
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f90b76015511a3d7
-#   text hash     ef1e00a946cfa4a8
+#   content hash  cba384b78e81dfa7
+#   text hash     5e68a480d7af8a20
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f90b76015511a3d7
-#   text hash     42bd3771c58037dd
+#   content hash  cba384b78e81dfa7
+#   text hash     b31455db2a72715c
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f90b76015511a3d7
-#   text hash     50716716dfeedc09
+#   content hash  cba384b78e81dfa7
+#   text hash     eeb99ea495428411
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

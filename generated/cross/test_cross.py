@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f90b76015511a3d7
-#   text hash     46ef9f472f5d7306
+#   content hash  cba384b78e81dfa7
+#   text hash     76759499fb07aa2b
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f90b76015511a3d7
-#   text hash     0ab97a2b42b0c623
+#   content hash  cba384b78e81dfa7
+#   text hash     c9c339cd91a10d3a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

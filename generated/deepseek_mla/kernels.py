@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  785b8390ce0c3215
-#   text hash     6a9ab5bc0e187cf3
+#   content hash  f06c31407feecf83
+#   text hash     db06934c9e300c05
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

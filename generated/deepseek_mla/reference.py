@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  785b8390ce0c3215
-#   text hash     32290d04a67de6c2
+#   content hash  f06c31407feecf83
+#   text hash     0eba27256878ed6a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

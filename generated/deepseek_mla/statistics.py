@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  785b8390ce0c3215
-#   text hash     1dbf8b41e97e6648
+#   content hash  f06c31407feecf83
+#   text hash     11616e8f609e1182
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

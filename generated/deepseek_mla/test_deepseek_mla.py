@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  785b8390ce0c3215
-#   text hash     376a76a60f8bc386
+#   content hash  f06c31407feecf83
+#   text hash     5f87c9d1783d7576
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  785b8390ce0c3215
-#   text hash     2f1843f2eaf9e9c7
+#   content hash  f06c31407feecf83
+#   text hash     6906b01f42fbaae4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6d417a8ef3051e15
-#   text hash     d8e95e9d87ae9370
+#   content hash  7848a45315ce136d
+#   text hash     7ffdc694bde1992d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

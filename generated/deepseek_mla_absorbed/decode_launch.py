@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6d417a8ef3051e15
-#   text hash     18db3def130ec3d9
+#   content hash  7848a45315ce136d
+#   text hash     6461a4c4ed0ac4d5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6d417a8ef3051e15
-#   text hash     ac8a15c0625b94ac
+#   content hash  7848a45315ce136d
+#   text hash     e3c9402809b33384
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6d417a8ef3051e15
-#   text hash     6702fe26cdf6ea35
+#   content hash  7848a45315ce136d
+#   text hash     613b9d78890c3fb9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b71e2e2ddcf5b8ea
-#   text hash     591fd604594cbc99
+#   content hash  cfee690c178105bf
+#   text hash     3421a793f00bf4e7
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b71e2e2ddcf5b8ea
-#   text hash     59fcf35cc1e75fb5
+#   content hash  cfee690c178105bf
+#   text hash     2b6a9195983e54c5
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

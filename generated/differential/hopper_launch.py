@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b71e2e2ddcf5b8ea
-#   text hash     ed03174b97a1fe77
+#   content hash  cfee690c178105bf
+#   text hash     df9f133882808362
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

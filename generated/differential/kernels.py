@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b71e2e2ddcf5b8ea
-#   text hash     a600b70d1fdc5a7c
+#   content hash  cfee690c178105bf
+#   text hash     7d6f6aa1b9ecd16a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

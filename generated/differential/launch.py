@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b71e2e2ddcf5b8ea
-#   text hash     8d3f70cfde6d4021
+#   content hash  cfee690c178105bf
+#   text hash     76d4182898b7acab
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

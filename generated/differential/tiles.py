@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b71e2e2ddcf5b8ea
-#   text hash     63dd63daae3c9be1
+#   content hash  cfee690c178105bf
+#   text hash     b573d805350a09b2
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ed91c41e869e32ef
-#   text hash     9efb63250f79b463
+#   content hash  bfbdfd1fd24244c1
+#   text hash     a413a1d65328e753
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

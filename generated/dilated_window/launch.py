@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ed91c41e869e32ef
-#   text hash     4b14e55a6d1ea10a
+#   content hash  bfbdfd1fd24244c1
+#   text hash     3fc0af8dfc3444e7
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

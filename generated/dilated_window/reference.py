@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ed91c41e869e32ef
-#   text hash     22acdfd0946e70ca
+#   content hash  bfbdfd1fd24244c1
+#   text hash     3dc4dcd6a1db90f4
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

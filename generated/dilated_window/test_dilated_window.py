@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ed91c41e869e32ef
-#   text hash     bbfb7735ba9d9b86
+#   content hash  bfbdfd1fd24244c1
+#   text hash     8a26ea11a322ad7c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ed91c41e869e32ef
-#   text hash     18e94d89bfd05193
+#   content hash  bfbdfd1fd24244c1
+#   text hash     88dd042cc2e310be
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e05407a938ae14b3
-#   text hash     341eea932972ff51
+#   content hash  1cd49fe1a96140e6
+#   text hash     50b55e2698037100
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e05407a938ae14b3
-#   text hash     7e5fda74b51ca733
+#   content hash  1cd49fe1a96140e6
+#   text hash     31601c2de725702c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

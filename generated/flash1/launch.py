@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e05407a938ae14b3
-#   text hash     809e0b7494d0691a
+#   content hash  1cd49fe1a96140e6
+#   text hash     bba2f716d2ac95df
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

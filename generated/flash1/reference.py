@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e05407a938ae14b3
-#   text hash     6c6bd68a01e8fd88
+#   content hash  1cd49fe1a96140e6
+#   text hash     384c99f0eddbabb1
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

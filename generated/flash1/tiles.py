@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e05407a938ae14b3
-#   text hash     3070a0723eba2470
+#   content hash  1cd49fe1a96140e6
+#   text hash     1b845b09fb85459c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  47afeab4695c375f
-#   text hash     ffa2a6c69f3cd942
+#   content hash  3a92207edbad6158
+#   text hash     739f2d615aff99c1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  47afeab4695c375f
-#   text hash     0503515d16472b27
+#   content hash  3a92207edbad6158
+#   text hash     43de7116b0ebbb1b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  47afeab4695c375f
-#   text hash     d1a43f0d973aec27
+#   content hash  3a92207edbad6158
+#   text hash     364b5c7dc66e3c53
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

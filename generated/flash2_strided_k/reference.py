@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  47afeab4695c375f
-#   text hash     90ba2b76de8ef123
+#   content hash  3a92207edbad6158
+#   text hash     5f7864f9132f5e22
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

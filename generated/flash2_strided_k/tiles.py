@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  47afeab4695c375f
-#   text hash     38bce4853a7494da
+#   content hash  3a92207edbad6158
+#   text hash     05e48e29c84129b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

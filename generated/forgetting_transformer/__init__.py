@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fd2596bbfd86d209
-#   text hash     e9ba156f800860a4
+#   content hash  e3d4bc350d8755e2
+#   text hash     67ff6b25af3b5330
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

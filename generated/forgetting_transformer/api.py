@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fd2596bbfd86d209
-#   text hash     77653903f094658f
+#   content hash  e3d4bc350d8755e2
+#   text hash     fab0c8ca2b092a64
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fd2596bbfd86d209
-#   text hash     28386c63c4fc3884
+#   content hash  e3d4bc350d8755e2
+#   text hash     f7f8ac3946da7c68
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

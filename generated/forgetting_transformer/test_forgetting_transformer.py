@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fd2596bbfd86d209
-#   text hash     950b7bc2c6121769
+#   content hash  e3d4bc350d8755e2
+#   text hash     9122917191f47c2f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fd2596bbfd86d209
-#   text hash     e1be5d9ddfb64a73
+#   content hash  e3d4bc350d8755e2
+#   text hash     20a551cb910eb51c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

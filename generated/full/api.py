@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4002e1821a77eb07
-#   text hash     a4eab9960d0b089c
+#   content hash  1c96c6b1f7f52459
+#   text hash     2e92945ec1781641
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4002e1821a77eb07
-#   text hash     4cb797f0620e1978
+#   content hash  1c96c6b1f7f52459
+#   text hash     8fa6de79148238c3
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

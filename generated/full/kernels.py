@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4002e1821a77eb07
-#   text hash     87a5edeab88679db
+#   content hash  1c96c6b1f7f52459
+#   text hash     485878be62e2f7d8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4002e1821a77eb07
-#   text hash     ab3c43ab718e4b40
+#   content hash  1c96c6b1f7f52459
+#   text hash     39b7cd7198124aad
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

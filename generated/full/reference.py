@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4002e1821a77eb07
-#   text hash     dd573b5545c4a8fe
+#   content hash  1c96c6b1f7f52459
+#   text hash     4d8ac7d3da5664fa
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

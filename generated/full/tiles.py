@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4002e1821a77eb07
-#   text hash     99fa05184b1a60df
+#   content hash  1c96c6b1f7f52459
+#   text hash     b41f67e5a945998b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

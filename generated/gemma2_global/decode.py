@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e56b0b6022ac772
-#   text hash     7ef33664ad5b0d59
+#   content hash  675bdd507f186ffc
+#   text hash     85b916b8b4cc9fae
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e56b0b6022ac772
-#   text hash     db8441efbbcc5154
+#   content hash  675bdd507f186ffc
+#   text hash     69e6e82b42b91984
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

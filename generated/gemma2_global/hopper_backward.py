@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e56b0b6022ac772
-#   text hash     b579708ca8485d45
+#   content hash  675bdd507f186ffc
+#   text hash     ea1d02a5d123f3a1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e56b0b6022ac772
-#   text hash     2e56eb8d280dc437
+#   content hash  675bdd507f186ffc
+#   text hash     3fa84d9868004c82
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e56b0b6022ac772
-#   text hash     acb0ce06b103f61f
+#   content hash  675bdd507f186ffc
+#   text hash     26d85a499ea17c65
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ede0d858b0f28d4f
-#   text hash     e437c3924d59d46e
+#   content hash  0aee0d1eaf1130e3
+#   text hash     8cd5b4fbdf6fe21f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ede0d858b0f28d4f
-#   text hash     e4d1107d56580b71
+#   content hash  0aee0d1eaf1130e3
+#   text hash     16683c4b15c25b34
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

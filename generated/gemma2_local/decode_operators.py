@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ede0d858b0f28d4f
-#   text hash     31309c8b3350aff4
+#   content hash  0aee0d1eaf1130e3
+#   text hash     32b437308c641863
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ede0d858b0f28d4f
-#   text hash     0f4b34030fb460a1
+#   content hash  0aee0d1eaf1130e3
+#   text hash     5e892576886b3ec5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ede0d858b0f28d4f
-#   text hash     3a14b5719bc274f6
+#   content hash  0aee0d1eaf1130e3
+#   text hash     db0a9c2aadefa114
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

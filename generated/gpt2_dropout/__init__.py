@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9685151b601c3920
-#   text hash     832f5ed75edab741
+#   content hash  b0658eba49af64f5
+#   text hash     2a85ef1c8be34687
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9685151b601c3920
-#   text hash     0ef150005bab1fe0
+#   content hash  b0658eba49af64f5
+#   text hash     90df24d4cb19ff42
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

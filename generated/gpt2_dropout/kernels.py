@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9685151b601c3920
-#   text hash     b34c134361b39372
+#   content hash  b0658eba49af64f5
+#   text hash     9d12c2695c9c586c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9685151b601c3920
-#   text hash     f426d64e6bd1cb57
+#   content hash  b0658eba49af64f5
+#   text hash     e1a185d7ff49304d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6ebd15aa8653501b
-#   text hash     8a2bd712e082e349
+#   content hash  26f0221debc67bcc
+#   text hash     1b84d0289549dce3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6ebd15aa8653501b
-#   text hash     a781c4e8040d8f06
+#   content hash  26f0221debc67bcc
+#   text hash     c18e2c05f25a5fd5
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6ebd15aa8653501b
-#   text hash     1a240290e79bc18a
+#   content hash  26f0221debc67bcc
+#   text hash     e0db4e286907a2c6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

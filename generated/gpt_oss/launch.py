@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6ebd15aa8653501b
-#   text hash     05aa298edd2b0d33
+#   content hash  26f0221debc67bcc
+#   text hash     ded98351893925c0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

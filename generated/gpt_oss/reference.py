@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6ebd15aa8653501b
-#   text hash     9569b38aa37713ab
+#   content hash  26f0221debc67bcc
+#   text hash     59646d231d105003
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f7098279240c1585
-#   text hash     0487d78940d2cda4
+#   content hash  106d0ad4c23dfdc9
+#   text hash     549a6d62480dc604
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f7098279240c1585
-#   text hash     a6003786ddc1ca79
+#   content hash  106d0ad4c23dfdc9
+#   text hash     0fef8694e1103e61
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

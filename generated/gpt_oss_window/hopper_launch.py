@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f7098279240c1585
-#   text hash     75d5c2b2825b0849
+#   content hash  106d0ad4c23dfdc9
+#   text hash     19439b261269474b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

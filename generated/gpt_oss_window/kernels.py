@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f7098279240c1585
-#   text hash     8f8e54da50b12d7a
+#   content hash  106d0ad4c23dfdc9
+#   text hash     6a4f19a5e9b611ae
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

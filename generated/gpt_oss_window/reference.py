@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f7098279240c1585
-#   text hash     f4eb4bcb06082156
+#   content hash  106d0ad4c23dfdc9
+#   text hash     5139b90252378de8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

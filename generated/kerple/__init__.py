@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb020a94126bc2e6
-#   text hash     92a1da6c58c60c9d
+#   content hash  b70a6b9abf745068
+#   text hash     7b5f91ea10e0dd64
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb020a94126bc2e6
-#   text hash     e1a2a3e510f5e0f2
+#   content hash  b70a6b9abf745068
+#   text hash     60f6fd44ee74b66e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb020a94126bc2e6
-#   text hash     53c83c49ea2dc647
+#   content hash  b70a6b9abf745068
+#   text hash     0e40929617d9c58b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb020a94126bc2e6
-#   text hash     e00e795160358b92
+#   content hash  b70a6b9abf745068
+#   text hash     d73df57543685b5a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb020a94126bc2e6
-#   text hash     71f2b8de04259cd3
+#   content hash  b70a6b9abf745068
+#   text hash     ba95c0cd730890a7
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

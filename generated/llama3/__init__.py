@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  274c788fcf0e2aa1
-#   text hash     726d26d43cc97238
+#   content hash  94d2d777778ecfb0
+#   text hash     6ca84ba2c8bc0188
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  274c788fcf0e2aa1
-#   text hash     0417fb3999eb04bf
+#   content hash  94d2d777778ecfb0
+#   text hash     1249ef14ae7f47f6
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

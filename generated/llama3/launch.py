@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  274c788fcf0e2aa1
-#   text hash     0b08ecf23227f7e8
+#   content hash  94d2d777778ecfb0
+#   text hash     3684227e57ee5868
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

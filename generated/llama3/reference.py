@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  274c788fcf0e2aa1
-#   text hash     c245bce5d027e847
+#   content hash  94d2d777778ecfb0
+#   text hash     c76fdd4ec772e70c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

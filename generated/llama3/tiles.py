@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  274c788fcf0e2aa1
-#   text hash     ba28fd4373999ada
+#   content hash  94d2d777778ecfb0
+#   text hash     824905d569867b14
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c44136698c6cc54
-#   text hash     ca24c06ef2a54deb
+#   content hash  2e662026ff6b1187
+#   text hash     6e495556ba5d6f59
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

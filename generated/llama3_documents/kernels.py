@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c44136698c6cc54
-#   text hash     2dbf2feaa1e46b5d
+#   content hash  2e662026ff6b1187
+#   text hash     09df25a9dd333559
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

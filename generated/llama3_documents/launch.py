@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c44136698c6cc54
-#   text hash     40532c352d9cdf0b
+#   content hash  2e662026ff6b1187
+#   text hash     d99af4a834fc0cd2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

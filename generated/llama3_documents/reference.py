@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c44136698c6cc54
-#   text hash     01f039ebd416122c
+#   content hash  2e662026ff6b1187
+#   text hash     a176216804427116
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  affa61c491c1bd78
-#   text hash     12d84a50b306656d
+#   content hash  e2e186dbbf81cad8
+#   text hash     517ccbe707b2d6ef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

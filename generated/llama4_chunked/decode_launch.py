@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  affa61c491c1bd78
-#   text hash     8784314dfc08dde7
+#   content hash  e2e186dbbf81cad8
+#   text hash     fd8bb54f03c1c0b8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  affa61c491c1bd78
-#   text hash     6d86710f91cc8ba7
+#   content hash  e2e186dbbf81cad8
+#   text hash     e0d90cf2a6ea2bf1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

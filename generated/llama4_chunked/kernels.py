@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  affa61c491c1bd78
-#   text hash     ea56c952b17940ef
+#   content hash  e2e186dbbf81cad8
+#   text hash     4e54884e237cadfe
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  affa61c491c1bd78
-#   text hash     5f572d0df2904eee
+#   content hash  e2e186dbbf81cad8
+#   text hash     606b1f1a324bddba
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

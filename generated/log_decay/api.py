@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88b3da5554f20b80
-#   text hash     88551a0bc3a178d7
+#   content hash  1aa8d07ccf5fcff4
+#   text hash     9b79c64dba67c272
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

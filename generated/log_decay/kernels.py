@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88b3da5554f20b80
-#   text hash     87fc6b7fcf45a969
+#   content hash  1aa8d07ccf5fcff4
+#   text hash     fab14286ffcf61ef
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88b3da5554f20b80
-#   text hash     2abc2b83bdb794fb
+#   content hash  1aa8d07ccf5fcff4
+#   text hash     c7d20e13e333ece9
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

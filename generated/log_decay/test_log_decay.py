@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88b3da5554f20b80
-#   text hash     fff39cf9f011eeba
+#   content hash  1aa8d07ccf5fcff4
+#   text hash     1f7f9a74ead05cb8
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

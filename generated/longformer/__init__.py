@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d87b63f1514905e
-#   text hash     01e8565655799ea9
+#   content hash  ff86bec253c07195
+#   text hash     b48953d0cce100f1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d87b63f1514905e
-#   text hash     6a8e0da8d62ae3fe
+#   content hash  ff86bec253c07195
+#   text hash     5ae090255c7b4a29
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

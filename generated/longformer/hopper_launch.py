@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d87b63f1514905e
-#   text hash     4cc217b82608fa4c
+#   content hash  ff86bec253c07195
+#   text hash     f33bdcbefe91e24e
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d87b63f1514905e
-#   text hash     5228cb6950b4879c
+#   content hash  ff86bec253c07195
+#   text hash     af022f7ed38782be
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d87b63f1514905e
-#   text hash     9fccc36bc42f9816
+#   content hash  ff86bec253c07195
+#   text hash     46e11d0fc64aa745
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

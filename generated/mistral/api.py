@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b731ab9941b6ffd7
-#   text hash     c6a134c0223cf617
+#   content hash  4b29521928f9de6f
+#   text hash     8ee26308d0d47ad6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

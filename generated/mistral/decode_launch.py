@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b731ab9941b6ffd7
-#   text hash     4e41bdb34732d25d
+#   content hash  4b29521928f9de6f
+#   text hash     1beca868df675c7a
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

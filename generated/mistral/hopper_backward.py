@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b731ab9941b6ffd7
-#   text hash     63cf541547c66f20
+#   content hash  4b29521928f9de6f
+#   text hash     b4e7a912efae5ea8
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

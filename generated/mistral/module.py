@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b731ab9941b6ffd7
-#   text hash     2d7948015e319791
+#   content hash  4b29521928f9de6f
+#   text hash     8fadefa4fb4192ce
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

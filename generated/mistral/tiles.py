@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b731ab9941b6ffd7
-#   text hash     8fc30a36db6646f1
+#   content hash  4b29521928f9de6f
+#   text hash     648dd2d0c5ae2087
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

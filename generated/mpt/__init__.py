@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  593b5230106f33cc
-#   text hash     d6125727c75460d7
+#   content hash  23427a8a762a8e6d
+#   text hash     8fb38c0b9f635072
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  593b5230106f33cc
-#   text hash     44e64290b4194a1b
+#   content hash  23427a8a762a8e6d
+#   text hash     2fcb17da8868df09
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

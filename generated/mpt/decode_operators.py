@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  593b5230106f33cc
-#   text hash     9824e42fe2221af3
+#   content hash  23427a8a762a8e6d
+#   text hash     7ce678ca07e83434
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

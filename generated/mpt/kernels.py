@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  593b5230106f33cc
-#   text hash     8d3c41160181c2ea
+#   content hash  23427a8a762a8e6d
+#   text hash     6cab405d4c6b5656
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

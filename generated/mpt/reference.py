@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  593b5230106f33cc
-#   text hash     4fd4e824f12a8c53
+#   content hash  23427a8a762a8e6d
+#   text hash     0de0328fee16da5a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

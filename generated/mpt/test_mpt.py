@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  593b5230106f33cc
-#   text hash     779b3e9e4bcb9bc3
+#   content hash  23427a8a762a8e6d
+#   text hash     93edb83da3705ef6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0d0f08fc1d21d66e
-#   text hash     829d71e6cc177081
+#   content hash  8d62c178e93aa8e4
+#   text hash     ee2c4c6c6af1a120
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0d0f08fc1d21d66e
-#   text hash     8033679da981718c
+#   content hash  8d62c178e93aa8e4
+#   text hash     28ef00b647109ad6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

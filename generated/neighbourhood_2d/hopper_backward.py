@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0d0f08fc1d21d66e
-#   text hash     b9b7f7e90d8b5fdb
+#   content hash  8d62c178e93aa8e4
+#   text hash     3b0413d6b6bbcb10
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0d0f08fc1d21d66e
-#   text hash     7ee84eb8ec457915
+#   content hash  8d62c178e93aa8e4
+#   text hash     7d7315213e617d75
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0d0f08fc1d21d66e
-#   text hash     38ebcfb95a09f109
+#   content hash  8d62c178e93aa8e4
+#   text hash     2375d8b23f0ce366
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

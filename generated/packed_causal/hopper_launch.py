@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8077ab546503617d
-#   text hash     4acc8decd1f94634
+#   content hash  5fdd22db9b809032
+#   text hash     5be67900d942179e
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8077ab546503617d
-#   text hash     5df764c5ea073621
+#   content hash  5fdd22db9b809032
+#   text hash     8824bca1a3d55ef5
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

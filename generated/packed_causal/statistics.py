@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8077ab546503617d
-#   text hash     1b5edf7490b90f2e
+#   content hash  5fdd22db9b809032
+#   text hash     0c05d6c543727fbd
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

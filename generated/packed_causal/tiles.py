@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8077ab546503617d
-#   text hash     4c00a2657d7bda88
+#   content hash  5fdd22db9b809032
+#   text hash     0eafbb449bedf252
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8077ab546503617d
-#   text hash     0bfeee54ff7c66ef
+#   content hash  5fdd22db9b809032
+#   text hash     bfeec58c774d505a
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

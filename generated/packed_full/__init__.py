@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b17a2aca1d2f310e
-#   text hash     a6e2d729ecba09e1
+#   content hash  dd9836bbd5412b5f
+#   text hash     b7b51dc0c5c2e4ab
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

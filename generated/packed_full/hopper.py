@@ -1,13 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b17a2aca1d2f310e
-#   text hash     73d5ba3d4bb26255
+#   content hash  dd9836bbd5412b5f
+#   text hash     52c7379aa755fb14
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
 Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
-to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
+to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
+workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
     work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the
@@ -45,6 +46,7 @@ Symbols
     v_come             a barrier that such a tile has come: the loader clears rows before workers see it
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
+    others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products
     packed             the weights of the tile before, two in each int32
@@ -91,6 +93,19 @@ def matrix(buffer, i):
     """Tile i of a buffer, by rows and columns."""
     tile = buffer.index(i)
     return tile.reshape([tile.shape[1], tile.shape[2]])
+
+
+@gluon.jit
+def score_product(rows, others, D: gl.constexpr, SCORES: gl.constexpr):
+    """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
+    zeros = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
+    if rows.shape[1] == 256 and D <= 192:
+        left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
+        scoring = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
+        left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
+        return warpgroup_mma(left, right, scoring, is_async=True)
+    else:
+        return warpgroup_mma(rows, others.permute((1, 0)), zeros, use_acc=False, is_async=True)
 
 
 @gluon.jit
@@ -235,15 +250,14 @@ def weigh(
 
 @gluon.jit
 def attend_first(
-    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, BLOCK_N: tl.constexpr, SCORES: tl.constexpr,
-    OUT: tl.constexpr
+    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage = at % STAGES
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
-    zeros = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
-    scoring = warpgroup_mma(q_tile, matrix(k_buffer, stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
@@ -252,9 +266,9 @@ def attend_first(
 
 @gluon.jit
 def attend(
-    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, BLOCK_N: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr,
-    mixed
+    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr, mixed
 ):  # fmt: skip
     """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the tile before.
 
@@ -266,8 +280,7 @@ def attend(
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     if WORKERS == 3:
         mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
-    zeros = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
-    scoring = warpgroup_mma(q_tile, matrix(k_buffer, stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
     if WORKERS == 3:
@@ -303,7 +316,8 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 @gluon.jit
 def work(
     arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
+    Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
@@ -357,7 +371,7 @@ def work(
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
                     shrink, m, l, packed = attend_first(
-                        at, m, l, q_tile, k_start, buffers, terms, STAGES, BLOCK_N, SCORES, OUT
+                        at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1
                     visits += 1
@@ -365,16 +379,16 @@ def work(
                     for j in tl.range(full_last, rest):
                         k_start = (full_last + rest - 1 - j) * BLOCK_N
                         acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, BLOCK_N, SCORES, OUT, WEIGHTS,
-                            WORKERS, WORKER, mixed=True
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            WEIGHTS, WORKERS, WORKER, mixed=True
                         )  # fmt: skip
                         at += 1
                     rest = tl.minimum(full_last, rest)
                     for j in tl.range(full_first, rest):
                         k_start = (full_first + rest - 1 - j) * BLOCK_N
                         acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, BLOCK_N, SCORES, OUT, WEIGHTS,
-                            WORKERS, WORKER, mixed=False
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            WEIGHTS, WORKERS, WORKER, mixed=False
                         )  # fmt: skip
                         at += 1
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
@@ -494,9 +508,9 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 )
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q,
-    k_total, max_seqlen_k, Hq, sequences, q_rows, items, tiles, group, per_item, GROUP: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    STAGES: tl.constexpr, Q_STAGES: tl.constexpr
+    k_total, max_seqlen_k, Hq, sequences, q_rows, items, tiles, group, per_item, D: tl.constexpr,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all tiles of queries."""
     WORKERS: gl.constexpr = BLOCK_M // 64
@@ -521,13 +535,13 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 2
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
@@ -540,10 +554,10 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 0
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, DV, BLOCK_DV, WORKERS, 1
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
                     lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b17a2aca1d2f310e
-#   text hash     a306016b0706fbcf
+#   content hash  dd9836bbd5412b5f
+#   text hash     287dafc515b604b5
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

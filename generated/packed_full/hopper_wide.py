@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b17a2aca1d2f310e
-#   text hash     8d46175943fa320e
+#   content hash  dd9836bbd5412b5f
+#   text hash     8512369ac90bbd91
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -70,7 +70,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, clear_rows, matrix, store_rows
+from .hopper import barriers, clear_rows, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns
 from .kernels import LOG2E, find_rows, query_tiles
 
@@ -86,7 +86,7 @@ def as_scores(x, SCORES: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    at, dv, k_tile, queries, exchange, terms, BLOCK_M: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr,
+    at, dv, k_tile, queries, exchange, terms, D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr,
     OUT: tl.constexpr, mixed
 ):  # fmt: skip
     """Update dV with one tile of queries, and hand on what dS is by dP - delta: the weights, and slopes of scores."""
@@ -94,10 +94,9 @@ def weigh(
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
     k_len, scale_log2, k_pos = terms
-    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = score_product(k_tile, q_tile, D, SCORES)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]
@@ -184,7 +183,7 @@ def spread(
 @gluon.jit
 def make_dv(
     for_dv, keys, queries, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """Store dV of a program's keys."""
     (
@@ -226,11 +225,11 @@ def make_dv(
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(full_last, last):
                 at, dv = weigh(
-                    at, dv, k_tile, queries, exchange, terms, BLOCK_M, STAGES, SCORES, OUT, mixed=True
+                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=True
                 )  # fmt: skip
             for i in tl.range(full_first, full_last):
                 at, dv = weigh(
-                    at, dv, k_tile, queries, exchange, terms, BLOCK_M, STAGES, SCORES, OUT, mixed=False
+                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=False
                 )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it
@@ -411,7 +410,7 @@ def backward(
     gl.warp_specialize(
         [
             (make_dv, (
-                for_dv, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, DV, BLOCK_DV
+                for_dv, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_DV
             )),
             (make_dk, (
                 for_dk, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, D, BLOCK_D

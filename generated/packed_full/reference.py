@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b17a2aca1d2f310e
-#   text hash     5c40bddebf526934
+#   content hash  dd9836bbd5412b5f
+#   text hash     190b02893850cdb7
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

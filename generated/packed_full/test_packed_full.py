@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b17a2aca1d2f310e
-#   text hash     3e13ae51b0f4e744
+#   content hash  dd9836bbd5412b5f
+#   text hash     3888ab6216f41806
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

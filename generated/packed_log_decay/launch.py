@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  070780a6c45abd04
-#   text hash     148b7de843277064
+#   content hash  b379dcf9d36eb392
+#   text hash     8ab1b2b8b38fda71
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

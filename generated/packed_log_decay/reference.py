@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  070780a6c45abd04
-#   text hash     97537d79afb0cfb0
+#   content hash  b379dcf9d36eb392
+#   text hash     978164111e848440
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

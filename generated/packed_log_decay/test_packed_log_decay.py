@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  070780a6c45abd04
-#   text hash     8409523c6d90e6f0
+#   content hash  b379dcf9d36eb392
+#   text hash     9dae457cada4e9fa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

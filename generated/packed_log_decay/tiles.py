@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  070780a6c45abd04
-#   text hash     586ca954fd5d0eab
+#   content hash  b379dcf9d36eb392
+#   text hash     8eface9a1bb52145
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

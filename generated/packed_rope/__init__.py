@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f230a2fb6c2fef70
-#   text hash     24d6ad78d473d56a
+#   content hash  8bcce5f112c56cd6
+#   text hash     4aa5c686b29e525c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

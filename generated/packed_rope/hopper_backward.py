@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f230a2fb6c2fef70
-#   text hash     0670d0250624e3cd
+#   content hash  8bcce5f112c56cd6
+#   text hash     41ac4a8100ac550b
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f230a2fb6c2fef70
-#   text hash     e6c21ce8f10842ee
+#   content hash  8bcce5f112c56cd6
+#   text hash     394cb4a06a0e1cf6
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

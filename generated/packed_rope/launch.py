@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f230a2fb6c2fef70
-#   text hash     9333ec4e571c9686
+#   content hash  8bcce5f112c56cd6
+#   text hash     b97720e1f39f4c46
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

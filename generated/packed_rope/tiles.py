@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f230a2fb6c2fef70
-#   text hash     e6998e5f26969519
+#   content hash  8bcce5f112c56cd6
+#   text hash     01cdc4ec8285ceb2
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

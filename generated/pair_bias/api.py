@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d0fd026512a9dece
-#   text hash     1f30196b3da09d5f
+#   content hash  6eafdaab2277f0ce
+#   text hash     52b9448d4f4bc8e6
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d0fd026512a9dece
-#   text hash     057ca6fb86684046
+#   content hash  6eafdaab2277f0ce
+#   text hash     477922a94326dceb
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d0fd026512a9dece
-#   text hash     cd2e7b46c94727ef
+#   content hash  6eafdaab2277f0ce
+#   text hash     cbabb0fbea7976e8
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d0fd026512a9dece
-#   text hash     fd6a6b8a74f96525
+#   content hash  6eafdaab2277f0ce
+#   text hash     29402f7637caee51
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

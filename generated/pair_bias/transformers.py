@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d0fd026512a9dece
-#   text hash     277631a3d0bdf3ce
+#   content hash  6eafdaab2277f0ce
+#   text hash     e43b6c1985d74705
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9874ac58d2eb1f94
-#   text hash     3843956159619f3a
+#   content hash  5dc26b1cb052a3c6
+#   text hash     0ccf465f87a169d8
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

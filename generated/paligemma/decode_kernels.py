@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9874ac58d2eb1f94
-#   text hash     193e2ef70919977b
+#   content hash  5dc26b1cb052a3c6
+#   text hash     942cef7569552c1a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9874ac58d2eb1f94
-#   text hash     196591169a46e10b
+#   content hash  5dc26b1cb052a3c6
+#   text hash     7259ddf90ff1a8e1
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9874ac58d2eb1f94
-#   text hash     ea68565e87d59696
+#   content hash  5dc26b1cb052a3c6
+#   text hash     fdbdc51c545a4d7d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9874ac58d2eb1f94
-#   text hash     832f10d2317488af
+#   content hash  5dc26b1cb052a3c6
+#   text hash     acbcaf732a43331b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd003469459a4362
-#   text hash     53a1a1844a4bcbb1
+#   content hash  3c07f9624c77fdd5
+#   text hash     e642b406e21ba7e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd003469459a4362
-#   text hash     30b4c05ba48dcba9
+#   content hash  3c07f9624c77fdd5
+#   text hash     72bf40e8e51f195a
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

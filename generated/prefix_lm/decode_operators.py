@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd003469459a4362
-#   text hash     757c1c77c94e2ad6
+#   content hash  3c07f9624c77fdd5
+#   text hash     9ca70b836990968e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

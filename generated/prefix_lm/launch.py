@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd003469459a4362
-#   text hash     40109b35c6e02116
+#   content hash  3c07f9624c77fdd5
+#   text hash     6da83c9951f7110f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

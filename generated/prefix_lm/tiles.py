@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd003469459a4362
-#   text hash     a64c35a73752859e
+#   content hash  3c07f9624c77fdd5
+#   text hash     36e6ebae1654e1c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

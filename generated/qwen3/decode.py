@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  261e7ba009d982b9
-#   text hash     3a958a05960f9bba
+#   content hash  c9ec830cdbab4208
+#   text hash     079ca82316990798
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

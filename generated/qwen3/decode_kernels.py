@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  261e7ba009d982b9
-#   text hash     804c5ac624b9448c
+#   content hash  c9ec830cdbab4208
+#   text hash     5245c9768ab3aa36
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  261e7ba009d982b9
-#   text hash     5595f7725d071bc4
+#   content hash  c9ec830cdbab4208
+#   text hash     dbfbe496ead5594e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

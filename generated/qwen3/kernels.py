@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  261e7ba009d982b9
-#   text hash     99e61d52f2db5d34
+#   content hash  c9ec830cdbab4208
+#   text hash     8cce38113925e5c5
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  261e7ba009d982b9
-#   text hash     304fdd813ad8e6e9
+#   content hash  c9ec830cdbab4208
+#   text hash     2bd9348b7d2fa2cc
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b862f068a8814bab
-#   text hash     c4af6a48ece1db45
+#   content hash  c5c85ce9c38dd6e3
+#   text hash     d13a188173e073fd
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

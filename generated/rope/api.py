@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b862f068a8814bab
-#   text hash     86d8c27a55fc8021
+#   content hash  c5c85ce9c38dd6e3
+#   text hash     52ca6d89436c868e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

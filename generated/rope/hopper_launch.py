@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b862f068a8814bab
-#   text hash     8559bf6d69a9bac0
+#   content hash  c5c85ce9c38dd6e3
+#   text hash     3b5db446065c0df9
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b862f068a8814bab
-#   text hash     329c5dbf792ab5fe
+#   content hash  c5c85ce9c38dd6e3
+#   text hash     656e017fa609ea1a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b862f068a8814bab
-#   text hash     0f136d0b9a5de904
+#   content hash  c5c85ce9c38dd6e3
+#   text hash     e19bfdde4834ad78
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fc58dfc1ff5358a3
-#   text hash     6d173834554abf67
+#   content hash  49ffdff07afc1498
+#   text hash     111e0cb48f851167
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fc58dfc1ff5358a3
-#   text hash     4431311200d52ae9
+#   content hash  49ffdff07afc1498
+#   text hash     389716db09425af4
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fc58dfc1ff5358a3
-#   text hash     e696b1e2a5b90b18
+#   content hash  49ffdff07afc1498
+#   text hash     9cce02787fe93b94
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

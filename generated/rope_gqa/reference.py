@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fc58dfc1ff5358a3
-#   text hash     8fbe5057d565dd40
+#   content hash  49ffdff07afc1498
+#   text hash     13e1e4e7740f4cc9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

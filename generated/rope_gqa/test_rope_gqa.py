@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fc58dfc1ff5358a3
-#   text hash     0e794c9b0b989892
+#   content hash  49ffdff07afc1498
+#   text hash     e7ff8a79bf3e5fca
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  085e66dff448bf0a
-#   text hash     ea494bc825788c8d
+#   content hash  79038e3ca2623de3
+#   text hash     a08ef6263ff9e350
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -68,7 +68,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, store_rows
+from .hopper import barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns
 from .kernels import LOG2E, query_tiles
 
@@ -84,8 +84,8 @@ def as_scores(x, SCORES: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    at, dv, k_tile, q_start, queries, exchange, terms, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr, mixed
+    at, dv, k_tile, q_start, queries, exchange, terms, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, mixed
 ):  # fmt: skip
     """Update dV with one tile of queries, and hand on what dS is by dP - delta: the weights, and slopes of scores."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -95,10 +95,9 @@ def weigh(
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
-    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = score_product(k_tile, q_tile, D, SCORES)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]
@@ -185,7 +184,7 @@ def spread(
 @gluon.jit
 def make_dv(
     for_dv, keys, queries, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """Store dV of a program's keys."""
     dv_ptr, q_total, k_total, Hq, scale, group, groups, tiles = for_dv
@@ -222,7 +221,7 @@ def make_dv(
                 q_start = i * BLOCK_M
                 mixed = (i < full_first) | (i >= full_last)
                 at, dv = weigh(
-                    at, dv, k_tile, q_start, queries, exchange, terms, BLOCK_M, STAGES, SCORES, OUT, mixed=mixed
+                    at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=mixed
                 )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it
@@ -350,7 +349,7 @@ def backward(
     gl.warp_specialize(
         [
             (make_dv, (
-                for_dv, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, DV, BLOCK_DV
+                for_dv, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_DV
             )),
             (make_dk, (
                 for_dk, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, GROUP, D, BLOCK_D

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  085e66dff448bf0a
-#   text hash     e040ecab6b25853f
+#   content hash  79038e3ca2623de3
+#   text hash     6f75a15b886fef5d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  085e66dff448bf0a
-#   text hash     23cb28780e9d7fe9
+#   content hash  79038e3ca2623de3
+#   text hash     e32181ba296ce6d2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

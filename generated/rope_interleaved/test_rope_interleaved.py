@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  085e66dff448bf0a
-#   text hash     dd5d393b69e4ea1e
+#   content hash  79038e3ca2623de3
+#   text hash     a1c51aa24c99273a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  085e66dff448bf0a
-#   text hash     c6234d25c247a4c3
+#   content hash  79038e3ca2623de3
+#   text hash     6350044875d3748a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fcba0a20689a077f
-#   text hash     79eb99f4f3e88c42
+#   content hash  0b2e75e7d68ccb72
+#   text hash     009e96c62388a539
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fcba0a20689a077f
-#   text hash     fa8457431c37fd4b
+#   content hash  0b2e75e7d68ccb72
+#   text hash     bbc281576a29dc8b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fcba0a20689a077f
-#   text hash     405a70c7d3214ee0
+#   content hash  0b2e75e7d68ccb72
+#   text hash     880ca3b577b9bf0e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

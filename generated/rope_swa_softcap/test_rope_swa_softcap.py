@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fcba0a20689a077f
-#   text hash     dae2c3a8ca150551
+#   content hash  0b2e75e7d68ccb72
+#   text hash     d6b6f5c6964f57bb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fcba0a20689a077f
-#   text hash     08bebb5dd43907ad
+#   content hash  0b2e75e7d68ccb72
+#   text hash     9fffa2d41753f7b0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d9734a9f97a799b
-#   text hash     90ecdb9a185e763e
+#   content hash  385cedfd7656dde1
+#   text hash     135f9c2d7509edbc
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

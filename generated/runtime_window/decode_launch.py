@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d9734a9f97a799b
-#   text hash     53100f49b544b2f1
+#   content hash  385cedfd7656dde1
+#   text hash     08403519a4848940
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d9734a9f97a799b
-#   text hash     9166fd60bfb19cbc
+#   content hash  385cedfd7656dde1
+#   text hash     9b7224f97dd9969c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

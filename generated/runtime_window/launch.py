@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d9734a9f97a799b
-#   text hash     5aaf99e6f5eadf52
+#   content hash  385cedfd7656dde1
+#   text hash     bbcdab3f20f9d63b
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

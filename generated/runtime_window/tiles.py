@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d9734a9f97a799b
-#   text hash     55c85fc5514a5a82
+#   content hash  385cedfd7656dde1
+#   text hash     911092778cb4b0b6
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7780867e0d922b0
-#   text hash     2852011b265cbe6a
+#   content hash  83286c6a79d634ab
+#   text hash     fec913787e9d58aa
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7780867e0d922b0
-#   text hash     ada30116496eae23
+#   content hash  83286c6a79d634ab
+#   text hash     21d29665091de987
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7780867e0d922b0
-#   text hash     6781b9691e51aa29
+#   content hash  83286c6a79d634ab
+#   text hash     705f056cdc3c694e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

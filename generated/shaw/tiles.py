@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7780867e0d922b0
-#   text hash     d2fe002cc98d4272
+#   content hash  83286c6a79d634ab
+#   text hash     060d214c3e537404
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

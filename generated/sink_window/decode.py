@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2ceae6efa6fc1c
-#   text hash     62122005fa2c3f24
+#   content hash  ee61eac02c4e8e9d
+#   text hash     949b680cb232f89f
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2ceae6efa6fc1c
-#   text hash     2825a938d0154d67
+#   content hash  ee61eac02c4e8e9d
+#   text hash     347a6cb6b8ae1229
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2ceae6efa6fc1c
-#   text hash     f8a2255b29051bd6
+#   content hash  ee61eac02c4e8e9d
+#   text hash     7b652c380b2677f4
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

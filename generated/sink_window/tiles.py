@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2ceae6efa6fc1c
-#   text hash     928a83a8885b556c
+#   content hash  ee61eac02c4e8e9d
+#   text hash     9af3f20a01423bbe
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a2ceae6efa6fc1c
-#   text hash     31476be8c649296b
+#   content hash  ee61eac02c4e8e9d
+#   text hash     e4c66cb61b2985f1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

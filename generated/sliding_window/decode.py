@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2fc88fc8b5f31795
-#   text hash     1e8cad89a5d78b14
+#   content hash  ef9ecb562f276151
+#   text hash     1d242967c8c7ca27
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2fc88fc8b5f31795
-#   text hash     6f0fb902e2ea0ad6
+#   content hash  ef9ecb562f276151
+#   text hash     76ebf6a18604fc4d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2fc88fc8b5f31795
-#   text hash     821dd9c6eafe3e39
+#   content hash  ef9ecb562f276151
+#   text hash     d48a4580ffd306cc
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

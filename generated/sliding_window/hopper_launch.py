@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2fc88fc8b5f31795
-#   text hash     3735b3e2844aa7d6
+#   content hash  ef9ecb562f276151
+#   text hash     7ac0b1719358397d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

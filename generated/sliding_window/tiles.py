@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2fc88fc8b5f31795
-#   text hash     1d65a8182b40dbff
+#   content hash  ef9ecb562f276151
+#   text hash     a90c07b4d4e586ed
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

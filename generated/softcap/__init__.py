@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5da4c82fdb69932
-#   text hash     81f0bfc8ad59e1aa
+#   content hash  7a565957b8589661
+#   text hash     b4b4226510cc5641
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5da4c82fdb69932
-#   text hash     f5357e2ea3772f72
+#   content hash  7a565957b8589661
+#   text hash     1c227103c458b25c
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5da4c82fdb69932
-#   text hash     7f3dc3ece421db68
+#   content hash  7a565957b8589661
+#   text hash     7b39ab2384cbb5fb
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

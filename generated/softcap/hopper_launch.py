@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5da4c82fdb69932
-#   text hash     4657448692827f5e
+#   content hash  7a565957b8589661
+#   text hash     fb6f609772df8d99
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5da4c82fdb69932
-#   text hash     259a6204a4cb9991
+#   content hash  7a565957b8589661
+#   text hash     af690141b44e96cb
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

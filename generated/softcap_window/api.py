@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87501a5dae7c2625
-#   text hash     070bff9e75741928
+#   content hash  013147adf3f4b76b
+#   text hash     b343545874c90f3e
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87501a5dae7c2625
-#   text hash     9c0b6a549a9157c3
+#   content hash  013147adf3f4b76b
+#   text hash     7aeded1d2d025852
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

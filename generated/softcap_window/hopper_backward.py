@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87501a5dae7c2625
-#   text hash     af8f29ed10a07df0
+#   content hash  013147adf3f4b76b
+#   text hash     53dc77116228c0c3
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87501a5dae7c2625
-#   text hash     c089257fce8eb2c3
+#   content hash  013147adf3f4b76b
+#   text hash     57ff0cbf72ee3d18
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87501a5dae7c2625
-#   text hash     0d3a3784aa377f81
+#   content hash  013147adf3f4b76b
+#   text hash     6074fb943f426fe5
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

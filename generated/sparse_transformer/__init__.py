@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7311cd8c083a78a1
-#   text hash     8188691022eca54c
+#   content hash  85d44ff8e0b23af6
+#   text hash     cd04d32cfe6928e4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7311cd8c083a78a1
-#   text hash     7239dff79a865f27
+#   content hash  85d44ff8e0b23af6
+#   text hash     a69d1f02888f4b8e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7311cd8c083a78a1
-#   text hash     4527020e305133fa
+#   content hash  85d44ff8e0b23af6
+#   text hash     38094a4fda8d20c9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7311cd8c083a78a1
-#   text hash     43cc3ab67c568eaa
+#   content hash  85d44ff8e0b23af6
+#   text hash     4f82b8448195677a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7311cd8c083a78a1
-#   text hash     76c8e05f3b2d63df
+#   content hash  85d44ff8e0b23af6
+#   text hash     b0955dfde083e7ab
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

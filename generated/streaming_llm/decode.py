@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25bbb402f4b84a64
-#   text hash     c6ac321a5ff5b938
+#   content hash  d40340c73267c077
+#   text hash     cd28f95f2d1c5918
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25bbb402f4b84a64
-#   text hash     8cf10c369089f8e2
+#   content hash  d40340c73267c077
+#   text hash     bed6488965bc488a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25bbb402f4b84a64
-#   text hash     1f2978c73b73ef1b
+#   content hash  d40340c73267c077
+#   text hash     d86738be906e535c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

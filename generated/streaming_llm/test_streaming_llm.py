@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25bbb402f4b84a64
-#   text hash     d2ebeeceeed11f24
+#   content hash  d40340c73267c077
+#   text hash     e206e00edf89555b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

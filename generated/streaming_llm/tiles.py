@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25bbb402f4b84a64
-#   text hash     0a360182aa02df60
+#   content hash  d40340c73267c077
+#   text hash     27e69c090414177e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad221c0208290a8b
-#   text hash     e9cb1e23efe5c19a
+#   content hash  70ff1b02eb1c08b7
+#   text hash     226187445f237b3a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

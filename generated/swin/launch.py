@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad221c0208290a8b
-#   text hash     4cb39788b59d3dd6
+#   content hash  70ff1b02eb1c08b7
+#   text hash     3e2f61bbe1d7fc26
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

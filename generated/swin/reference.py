@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad221c0208290a8b
-#   text hash     1d51869779e95955
+#   content hash  70ff1b02eb1c08b7
+#   text hash     b99492cadcd0709a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad221c0208290a8b
-#   text hash     455d2f581e855d1c
+#   content hash  70ff1b02eb1c08b7
+#   text hash     57ee81d262f429c5
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad221c0208290a8b
-#   text hash     1414ddeeb7965dcd
+#   content hash  70ff1b02eb1c08b7
+#   text hash     061efa9d66e8c232
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

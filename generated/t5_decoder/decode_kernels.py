@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  626441fc612dc818
-#   text hash     50f8a101e9f4a0df
+#   content hash  54b6c65cc5c1dd44
+#   text hash     d87537aec0418113
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

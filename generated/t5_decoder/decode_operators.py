@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  626441fc612dc818
-#   text hash     6c2fed1f27ffac81
+#   content hash  54b6c65cc5c1dd44
+#   text hash     ee79a75c99575a1f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  626441fc612dc818
-#   text hash     897eac85f49ae5da
+#   content hash  54b6c65cc5c1dd44
+#   text hash     8aa88769ce8f521d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  626441fc612dc818
-#   text hash     4983fe09ce1dfde1
+#   content hash  54b6c65cc5c1dd44
+#   text hash     e68f66eed699ce32
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

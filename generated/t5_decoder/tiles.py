@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  626441fc612dc818
-#   text hash     6bd288d032d970b9
+#   content hash  54b6c65cc5c1dd44
+#   text hash     8d6b91551d95106f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

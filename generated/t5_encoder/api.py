@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  676253b8130be533
-#   text hash     43d8e61a7e60505d
+#   content hash  71b1bb89b389118c
+#   text hash     cd22c18df7c8cd0e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  676253b8130be533
-#   text hash     ad726b903ae777ec
+#   content hash  71b1bb89b389118c
+#   text hash     e3b68e7f44c7dc73
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

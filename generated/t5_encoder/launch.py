@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  676253b8130be533
-#   text hash     b45e5782557f5792
+#   content hash  71b1bb89b389118c
+#   text hash     6a1eb4b46be54144
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

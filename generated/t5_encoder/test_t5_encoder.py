@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  676253b8130be533
-#   text hash     f67cff53e72fda94
+#   content hash  71b1bb89b389118c
+#   text hash     62010d4ab4c96a8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  676253b8130be533
-#   text hash     942c386c3881c4d4
+#   content hash  71b1bb89b389118c
+#   text hash     73b498d8cfc05d6f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c8bcfc161a6f9e73
-#   text hash     c9662dd83b7bceec
+#   content hash  a1fc730dbc68150a
+#   text hash     bc1ec19f7e238343
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c8bcfc161a6f9e73
-#   text hash     64baad2ed458fc68
+#   content hash  a1fc730dbc68150a
+#   text hash     4d510c49009e8153
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

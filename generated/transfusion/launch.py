@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c8bcfc161a6f9e73
-#   text hash     a1a110d5e517deea
+#   content hash  a1fc730dbc68150a
+#   text hash     e02d4ebef660a325
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c8bcfc161a6f9e73
-#   text hash     3053d1b340c98b7b
+#   content hash  a1fc730dbc68150a
+#   text hash     a4bbc98ee206dfb2
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

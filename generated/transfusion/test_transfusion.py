@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c8bcfc161a6f9e73
-#   text hash     4cbfef71df2a8b77
+#   content hash  a1fc730dbc68150a
+#   text hash     d875c4469da2b956
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d84e2880df3f26eb
-#   text hash     81ca7665703eecc4
+#   content hash  412534a94a3b268c
+#   text hash     aa4f012ac0f5551c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

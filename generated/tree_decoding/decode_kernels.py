@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d84e2880df3f26eb
-#   text hash     744679d7dd8f21c3
+#   content hash  412534a94a3b268c
+#   text hash     9783b16ac52eaf43
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d84e2880df3f26eb
-#   text hash     3e13031a624c4dbb
+#   content hash  412534a94a3b268c
+#   text hash     6eeb34b742c7f99a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

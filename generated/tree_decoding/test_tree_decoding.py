@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d84e2880df3f26eb
-#   text hash     8fd0df47e7ba1527
+#   content hash  412534a94a3b268c
+#   text hash     e27bf163eeffa7f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

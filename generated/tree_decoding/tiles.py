@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d84e2880df3f26eb
-#   text hash     3006a0186a00989e
+#   content hash  412534a94a3b268c
+#   text hash     28e8f9c8fbdaa967
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

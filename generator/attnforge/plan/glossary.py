@@ -229,6 +229,7 @@ def _on_hopper(plan: Plan) -> Iterator[Row]:
     yield "x_k_tile", "what they read of x, a value for each key of the tile at hand"
     yield "visits", "walks so far that had a tile"
     yield "begun", "tiles of queries so far: this one has stage begun % Q_STAGES"
+    yield "others", "the tile whose rows make scores with those of a tile of queries, or of keys"
     yield "before", "the stage of the tile before"
     yield "turns", "a barrier for each of three workers: it is its turn to issue products"
     yield "packed", "the weights of the tile before, two in each int32"

@@ -22,7 +22,7 @@ _ORDER = ("items", "tiles", "group", "per_item")
 _STAGED = ("STAGES", "Q_STAGES")
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
 _TURNS = ("WORKERS", "WORKER")
-_RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "BLOCK_N", "SCORES", "OUT")
+_RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Forward:
             *p.skipped("q"),
             *p.sunk(),
             *(Parameter(name, "i32", name) for name in _ORDER),
-            *p.constants(*keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
+            *p.constants("D", *keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
         )
 
     @cached_property
@@ -124,7 +124,7 @@ class Forward:
             reads(enter) | worked | stored,
             ("order", "queries", "buffers"),
             fixed,
-            ("DV", "BLOCK_DV", "WORKERS"),
+            ("D", "DV", "BLOCK_DV", "WORKERS"),
         )
         load = partition(
             "lengths",

@@ -26,9 +26,11 @@ class Wide(Backward):
     def step(self) -> Step:
         """The function that handles one tile of queries for dV."""
         results = ("at", "dv")
-        start = ("q_start",) if "q_start" in reads((*self._rows, *self._scored, *self._masked)) else ()
+        read = reads((*self._rows, *self._scored, *self._masked))
+        start = ("q_start",) if "q_start" in read else ()
+        constants = ("D", *(("BLOCK_M",) if "BLOCK_M" in read else ()), "STAGES", "SCORES", "OUT")
         own = (*results, "k_tile", *start, "queries", "exchange")
-        return Step("weigh", results, own, self._given((), own), ("BLOCK_M", "STAGES", "SCORES", "OUT"), False)
+        return Step("weigh", results, own, self._given((), own), constants, False)
 
     @property
     def kernel(self) -> Kernel:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab70e83cb322a997
-#   text hash     66b240828bac3aea
+#   content hash  f9a6da54288057e5
+#   text hash     f5f553880f8e352f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

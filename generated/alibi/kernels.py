@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab70e83cb322a997
-#   text hash     e1a7b1303f489085
+#   content hash  f9a6da54288057e5
+#   text hash     170e27f0294afdfd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab70e83cb322a997
-#   text hash     c04aeffd1f989352
+#   content hash  f9a6da54288057e5
+#   text hash     63807cfc26cdd6ee
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab70e83cb322a997
-#   text hash     d818a64a628507b7
+#   content hash  f9a6da54288057e5
+#   text hash     f9edc7b56edd93d1
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

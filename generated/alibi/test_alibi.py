@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab70e83cb322a997
-#   text hash     6e204337dabcf17b
+#   content hash  f9a6da54288057e5
+#   text hash     08cea787be37ec03
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

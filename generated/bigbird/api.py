@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  65aa6ef712809010
-#   text hash     8f06b7469daa1c44
+#   content hash  202baf692fe29290
+#   text hash     c7331227e91c671a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  65aa6ef712809010
-#   text hash     46e586748956613d
+#   content hash  202baf692fe29290
+#   text hash     feb145f9718f0bb0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

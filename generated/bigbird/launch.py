@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  65aa6ef712809010
-#   text hash     bab53b18f8fdf17d
+#   content hash  202baf692fe29290
+#   text hash     962b2a030c232bec
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  65aa6ef712809010
-#   text hash     583732f771be90ce
+#   content hash  202baf692fe29290
+#   text hash     822bdf8513a9835f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

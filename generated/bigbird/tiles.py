@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  65aa6ef712809010
-#   text hash     c257bcc80c28961e
+#   content hash  202baf692fe29290
+#   text hash     c9d371bf9018c7c2
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f31b4d3db57b93f9
-#   text hash     33a617f9a417b913
+#   content hash  7d952372a58346c1
+#   text hash     332ebdffe6a642f2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

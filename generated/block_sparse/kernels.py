@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f31b4d3db57b93f9
-#   text hash     1dfe31caa67b91b3
+#   content hash  7d952372a58346c1
+#   text hash     a78fb8b6f70ef8b9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f31b4d3db57b93f9
-#   text hash     73632dcbe4a32267
+#   content hash  7d952372a58346c1
+#   text hash     20e7f646ba051bee
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f31b4d3db57b93f9
-#   text hash     c2211bd6c706b039
+#   content hash  7d952372a58346c1
+#   text hash     4823ad28640e4960
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

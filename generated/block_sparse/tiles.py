@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f31b4d3db57b93f9
-#   text hash     9596f7546a1463a7
+#   content hash  7d952372a58346c1
+#   text hash     ede4c96f169db648
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2cf5d84f2cc6184b
-#   text hash     7a4beb9bf9b8a87d
+#   content hash  6a0227a22597cf6e
+#   text hash     359afca071c3f3da
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2cf5d84f2cc6184b
-#   text hash     fa878014ed80feae
+#   content hash  6a0227a22597cf6e
+#   text hash     b04c9ab635606a19
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

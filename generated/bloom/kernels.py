@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2cf5d84f2cc6184b
-#   text hash     4231862eea215ef5
+#   content hash  6a0227a22597cf6e
+#   text hash     9d89f793432abc80
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

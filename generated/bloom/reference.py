@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2cf5d84f2cc6184b
-#   text hash     250ad61d3ea91ad8
+#   content hash  6a0227a22597cf6e
+#   text hash     d54335f43fdf0cab
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2cf5d84f2cc6184b
-#   text hash     e895d7cd6097817f
+#   content hash  6a0227a22597cf6e
+#   text hash     7e23b3c61f21d9bf
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     93e5059be09ac4bf
+#   content hash  0c1930b58776ded9
+#   text hash     7ba61a8e3c1b733c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

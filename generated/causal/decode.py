@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     8b9eb7bbb7e701ec
+#   content hash  0c1930b58776ded9
+#   text hash     0ebfd1603bd640bb
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     0ceb4933ec18e7ce
+#   content hash  0c1930b58776ded9
+#   text hash     d4561a6c4df77e13
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

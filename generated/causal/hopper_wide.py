@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     f22489dce13a0e83
+#   content hash  0c1930b58776ded9
+#   text hash     4bc882c181ed9eca
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     89b6a603c3637b67
+#   content hash  0c1930b58776ded9
+#   text hash     babef3cea120760f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     c08a9fe3893092e7
+#   content hash  0c1930b58776ded9
+#   text hash     229aaed1c04d1639
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     302ef4bbf251a0f7
+#   content hash  0c1930b58776ded9
+#   text hash     78f343ca065bb133
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0523c00782fd246
-#   text hash     8c70b90a351d71b6
+#   content hash  0c1930b58776ded9
+#   text hash     6381e46bc4489309
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

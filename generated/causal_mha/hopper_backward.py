@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  15612b40892ebee0
-#   text hash     fb6e57f123af201c
+#   content hash  d102bf8a50035016
+#   text hash     369ca8a9939ee159
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

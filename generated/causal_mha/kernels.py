@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  15612b40892ebee0
-#   text hash     f6a8874d71ccb620
+#   content hash  d102bf8a50035016
+#   text hash     a70cd421ca434116
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

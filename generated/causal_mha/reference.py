@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  15612b40892ebee0
-#   text hash     20809eda3949f10e
+#   content hash  d102bf8a50035016
+#   text hash     d2452a356ffdd2df
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

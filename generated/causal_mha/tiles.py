@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  15612b40892ebee0
-#   text hash     7a3df332982ddc08
+#   content hash  d102bf8a50035016
+#   text hash     22d0ff52496154e2
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

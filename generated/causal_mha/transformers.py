@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  15612b40892ebee0
-#   text hash     5fc6f78d6f0727b8
+#   content hash  d102bf8a50035016
+#   text hash     11fd0d3445c9f26b
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

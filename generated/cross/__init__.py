@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  598ee09cd2a7dbda
-#   text hash     3368381282850850
+#   content hash  4789687c972a03d6
+#   text hash     e6d5657018aa684b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  598ee09cd2a7dbda
-#   text hash     7657a57b8c34fe46
+#   content hash  4789687c972a03d6
+#   text hash     b01f8284baa42d60
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

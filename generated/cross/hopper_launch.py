@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  598ee09cd2a7dbda
-#   text hash     42e64b7b8a2843f3
+#   content hash  4789687c972a03d6
+#   text hash     ce1b354fb2f05e4e
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  598ee09cd2a7dbda
-#   text hash     9647fb398d9e539b
+#   content hash  4789687c972a03d6
+#   text hash     53d6763ae8c8d1d0
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

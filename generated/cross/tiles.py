@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  598ee09cd2a7dbda
-#   text hash     6fab561cc2a3542e
+#   content hash  4789687c972a03d6
+#   text hash     5edcd28f3795fdd9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

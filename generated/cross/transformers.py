@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  598ee09cd2a7dbda
-#   text hash     5cf72292659fb924
+#   content hash  4789687c972a03d6
+#   text hash     7277efebbd5f3a97
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

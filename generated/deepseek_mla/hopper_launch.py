@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d1994106b85d0d3
-#   text hash     26442f661da650d2
+#   content hash  043a402cf30c4bee
+#   text hash     d9debd7122001ef6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d1994106b85d0d3
-#   text hash     030c6f19397aaaf9
+#   content hash  043a402cf30c4bee
+#   text hash     5cf212fdc9cb322c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d1994106b85d0d3
-#   text hash     fd31726097466f68
+#   content hash  043a402cf30c4bee
+#   text hash     836eb2b5f4cc819f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d1994106b85d0d3
-#   text hash     12c3b52c363c5934
+#   content hash  043a402cf30c4bee
+#   text hash     a44c3340db82c6d7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  87a052e22fd5b43b
-#   text hash     55beea68c25cf716
+#   content hash  f2619bbacb3f3567
+#   text hash     10d51813585c9baa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  87a052e22fd5b43b
-#   text hash     56c8dbb62bcae224
+#   content hash  f2619bbacb3f3567
+#   text hash     8d400e6cfc531dfb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  87a052e22fd5b43b
-#   text hash     0b3301a83299af3c
+#   content hash  f2619bbacb3f3567
+#   text hash     5afc5ec707251bd2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  87a052e22fd5b43b
-#   text hash     b760de104d46f6c1
+#   content hash  f2619bbacb3f3567
+#   text hash     d727e9d20c0b855d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

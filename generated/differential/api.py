@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  56d6e525983c4605
-#   text hash     d0b3f7467b2975cb
+#   content hash  67cc58e0435d9884
+#   text hash     8ad61ac7d32f0607
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

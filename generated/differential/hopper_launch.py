@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  56d6e525983c4605
-#   text hash     b990ce5480d304a0
+#   content hash  67cc58e0435d9884
+#   text hash     b563033b228c4af0
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

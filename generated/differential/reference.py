@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  56d6e525983c4605
-#   text hash     9f3157768a36c25d
+#   content hash  67cc58e0435d9884
+#   text hash     2f52d1962f325be3
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

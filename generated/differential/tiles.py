@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  56d6e525983c4605
-#   text hash     f28f3910814714d6
+#   content hash  67cc58e0435d9884
+#   text hash     818f330b88890f20
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

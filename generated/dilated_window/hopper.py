@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f76f3c178546f737
-#   text hash     dc8a4d930adb2d37
+#   content hash  9b9a57c3ad8f8afc
+#   text hash     9b84b1f490faa08c
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

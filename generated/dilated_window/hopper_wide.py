@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f76f3c178546f737
-#   text hash     cec8872e34028a3b
+#   content hash  9b9a57c3ad8f8afc
+#   text hash     8df376da3f61e88d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f76f3c178546f737
-#   text hash     a1a565c4a2155953
+#   content hash  9b9a57c3ad8f8afc
+#   text hash     cb06a67c85627a85
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

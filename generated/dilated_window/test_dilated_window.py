@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f76f3c178546f737
-#   text hash     f23fe2d1b0b5e4b8
+#   content hash  9b9a57c3ad8f8afc
+#   text hash     2a27a842d163dd15
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

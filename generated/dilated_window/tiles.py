@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f76f3c178546f737
-#   text hash     25bb097f7cf73879
+#   content hash  9b9a57c3ad8f8afc
+#   text hash     15927a329ba286c7
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

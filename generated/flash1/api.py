@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da8e5b21a8879997
-#   text hash     c8b9283710959527
+#   content hash  03b63dfd5135e4f1
+#   text hash     4499bf6cdb3b05ca
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

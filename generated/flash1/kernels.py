@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da8e5b21a8879997
-#   text hash     6223bb3df1211d9c
+#   content hash  03b63dfd5135e4f1
+#   text hash     fa7a4807843185ad
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

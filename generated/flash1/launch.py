@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da8e5b21a8879997
-#   text hash     f9673ae3a65b9917
+#   content hash  03b63dfd5135e4f1
+#   text hash     6c480ecc7b95e8b0
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da8e5b21a8879997
-#   text hash     ffcc03b217b2d304
+#   content hash  03b63dfd5135e4f1
+#   text hash     2fe9c41823dfa88c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

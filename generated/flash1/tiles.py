@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  da8e5b21a8879997
-#   text hash     ce90506a512214aa
+#   content hash  03b63dfd5135e4f1
+#   text hash     42d10832c5002f57
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  236e3fa2817b7761
-#   text hash     c0a4f438eaa31b6c
+#   content hash  c73c58e46c676e51
+#   text hash     dc27af7bcef7fafc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  236e3fa2817b7761
-#   text hash     c9c69b092b110066
+#   content hash  c73c58e46c676e51
+#   text hash     9517f2618722a1e0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

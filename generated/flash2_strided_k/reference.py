@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  236e3fa2817b7761
-#   text hash     c9cf12d42d724271
+#   content hash  c73c58e46c676e51
+#   text hash     d18de00d05f8fc7d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

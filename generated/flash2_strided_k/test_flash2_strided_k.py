@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  236e3fa2817b7761
-#   text hash     9aef74d67c8da0fa
+#   content hash  c73c58e46c676e51
+#   text hash     6fc1d8136b3ce70b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

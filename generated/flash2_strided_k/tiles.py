@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  236e3fa2817b7761
-#   text hash     4937b51b14c61dfa
+#   content hash  c73c58e46c676e51
+#   text hash     fb15b526fd768095
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

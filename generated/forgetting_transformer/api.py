@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a34e8c2cb816a400
-#   text hash     31dadf5c4b8a8ee5
+#   content hash  b1f998e208abb46a
+#   text hash     ea3580b24d60ec5d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a34e8c2cb816a400
-#   text hash     4de4e46c65e44b3c
+#   content hash  b1f998e208abb46a
+#   text hash     99af2eae87492ce3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a34e8c2cb816a400
-#   text hash     a5e97cf99198db97
+#   content hash  b1f998e208abb46a
+#   text hash     0ba4eeb13009d888
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

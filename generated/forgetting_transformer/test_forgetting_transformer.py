@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a34e8c2cb816a400
-#   text hash     6fe74945628cf5b1
+#   content hash  b1f998e208abb46a
+#   text hash     c4e1a4d7c6f86588
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

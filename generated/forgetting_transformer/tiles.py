@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a34e8c2cb816a400
-#   text hash     faba2ea1a374a2f1
+#   content hash  b1f998e208abb46a
+#   text hash     3118dbc14295229a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

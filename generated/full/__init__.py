@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     743a8a660a820b7e
+#   content hash  69a62e1cc75175ec
+#   text hash     7456dc138a92cf29
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     e8dfa278b782012e
+#   content hash  69a62e1cc75175ec
+#   text hash     b03e5b2cfd6bf407
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

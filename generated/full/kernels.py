@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     7389e02d2912c018
+#   content hash  69a62e1cc75175ec
+#   text hash     bdec7d0aadc5235e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     86957d0134e291be
+#   content hash  69a62e1cc75175ec
+#   text hash     14b793a9c222ee66
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

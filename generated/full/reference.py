@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     64cef66291369d4d
+#   content hash  69a62e1cc75175ec
+#   text hash     cb76992d70db7da2
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

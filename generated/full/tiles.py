@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7ced73e1f5b1bbe
-#   text hash     f52d39bebf2b1579
+#   content hash  69a62e1cc75175ec
+#   text hash     66c7b2535f94bee3
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

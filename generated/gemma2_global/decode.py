@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  930a7a2659599416
-#   text hash     335507453452bfab
+#   content hash  5278377c142d0846
+#   text hash     4ab2f8d96cf0a7be
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

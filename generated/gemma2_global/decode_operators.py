@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  930a7a2659599416
-#   text hash     9d215e478db03cdd
+#   content hash  5278377c142d0846
+#   text hash     90d56ed7e4e3ae83
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  930a7a2659599416
-#   text hash     01d9fba7c868d744
+#   content hash  5278377c142d0846
+#   text hash     1d4e6804ba9a73ac
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  930a7a2659599416
-#   text hash     d8f79039ea4587d9
+#   content hash  5278377c142d0846
+#   text hash     1a1a907552b001e4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

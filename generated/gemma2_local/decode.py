@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a2c685a0edf11dda
-#   text hash     13874a82d7ceefa4
+#   content hash  865d2d0a815cdab9
+#   text hash     f44d7e5805f143d9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

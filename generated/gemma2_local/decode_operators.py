@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a2c685a0edf11dda
-#   text hash     1c98e9cde89b1bd4
+#   content hash  865d2d0a815cdab9
+#   text hash     bdd01c3fec0e5cb2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

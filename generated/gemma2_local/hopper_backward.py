@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a2c685a0edf11dda
-#   text hash     092ec756b846ae8e
+#   content hash  865d2d0a815cdab9
+#   text hash     7c7540e3962650d6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a2c685a0edf11dda
-#   text hash     ac11a5337ac5e64c
+#   content hash  865d2d0a815cdab9
+#   text hash     836e9e07f24e2313
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f798cef10e8929b2
-#   text hash     e3e73ec62d7fd092
+#   content hash  0850889df513c45c
+#   text hash     d6de56d6cacc44e9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f798cef10e8929b2
-#   text hash     c82003c1f6247a1c
+#   content hash  0850889df513c45c
+#   text hash     feb66680482226f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

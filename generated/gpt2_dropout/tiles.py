@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f798cef10e8929b2
-#   text hash     d56dfe5fd69f8b2c
+#   content hash  0850889df513c45c
+#   text hash     89e0aa8aaf05d77a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

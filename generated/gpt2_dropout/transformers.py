@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f798cef10e8929b2
-#   text hash     46659d1f8f41f479
+#   content hash  0850889df513c45c
+#   text hash     ec43658870d81aea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  421520084d8908c2
-#   text hash     addd5165b530dec9
+#   content hash  8f8029f4b18995e5
+#   text hash     f611af6dc034987a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

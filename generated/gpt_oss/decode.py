@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  421520084d8908c2
-#   text hash     06436ecfd59b5421
+#   content hash  8f8029f4b18995e5
+#   text hash     385d9fda6ffab106
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  421520084d8908c2
-#   text hash     ca533f1f25d74b7d
+#   content hash  8f8029f4b18995e5
+#   text hash     9bf46aad38c7a46f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  421520084d8908c2
-#   text hash     6fa576e20d1ca3ee
+#   content hash  8f8029f4b18995e5
+#   text hash     67253f9d4548f891
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  421520084d8908c2
-#   text hash     df19ee97a70b3def
+#   content hash  8f8029f4b18995e5
+#   text hash     9dc3f7abb72f02ed
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

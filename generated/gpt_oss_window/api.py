@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cffa6052357f48ab
-#   text hash     fccbcbd7e8d77108
+#   content hash  a087109d763fda94
+#   text hash     ac9ab4f6578f7bff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

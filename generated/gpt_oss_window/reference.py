@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cffa6052357f48ab
-#   text hash     1a25f29ea7ce527a
+#   content hash  a087109d763fda94
+#   text hash     d3044c794714af82
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

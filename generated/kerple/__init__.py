@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9cbeb021f67ec40
-#   text hash     2b8b089418928556
+#   content hash  88bc1696a34ea557
+#   text hash     9e7f6eb970b7ecf5
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9cbeb021f67ec40
-#   text hash     6bb9843ef9e70fe0
+#   content hash  88bc1696a34ea557
+#   text hash     b989b89659201edf
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9cbeb021f67ec40
-#   text hash     adc374b966ed789d
+#   content hash  88bc1696a34ea557
+#   text hash     32ef72d82952674e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9cbeb021f67ec40
-#   text hash     14c8816ecabec97d
+#   content hash  88bc1696a34ea557
+#   text hash     7ea6340eae257c81
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

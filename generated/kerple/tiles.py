@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9cbeb021f67ec40
-#   text hash     c687b22855a6f4cc
+#   content hash  88bc1696a34ea557
+#   text hash     9e9b3b41ca79eb16
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa6fcac900c25452
-#   text hash     92dfc043c574067d
+#   content hash  7574009587e48c1c
+#   text hash     53ef217defcf6d3c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa6fcac900c25452
-#   text hash     8a39b15fae38b1fd
+#   content hash  7574009587e48c1c
+#   text hash     b5e78402cd6771b2
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa6fcac900c25452
-#   text hash     66088adba0fd75ee
+#   content hash  7574009587e48c1c
+#   text hash     c3cd1935f591bbf4
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

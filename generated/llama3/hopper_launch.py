@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa6fcac900c25452
-#   text hash     9bba64b9818bd641
+#   content hash  7574009587e48c1c
+#   text hash     7ea26128b3b06583
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

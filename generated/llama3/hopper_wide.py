@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa6fcac900c25452
-#   text hash     010d3d139fec7198
+#   content hash  7574009587e48c1c
+#   text hash     73bcca18b9a498e8
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

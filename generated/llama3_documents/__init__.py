@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  29b03cb43716c09e
-#   text hash     235d3708d26c872e
+#   content hash  d6cfb6d5512f1f0f
+#   text hash     1350f73995805174
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

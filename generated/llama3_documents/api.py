@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  29b03cb43716c09e
-#   text hash     4bce823b382d6c01
+#   content hash  d6cfb6d5512f1f0f
+#   text hash     eb803b3de9226816
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

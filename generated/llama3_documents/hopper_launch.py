@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  29b03cb43716c09e
-#   text hash     159864ef89667c0e
+#   content hash  d6cfb6d5512f1f0f
+#   text hash     2ca7ab0552170ca4
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  29b03cb43716c09e
-#   text hash     d533b23f1890f44c
+#   content hash  d6cfb6d5512f1f0f
+#   text hash     993b133ca5c6460c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  29b03cb43716c09e
-#   text hash     d60a73ba767e0ce9
+#   content hash  d6cfb6d5512f1f0f
+#   text hash     c062c7e87871fcab
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8fb23c4a0a23e9c
-#   text hash     26d6689f61af2ae3
+#   content hash  85188b62b7544a4e
+#   text hash     dba3f3f20c867e77
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

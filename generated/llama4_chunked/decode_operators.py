@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8fb23c4a0a23e9c
-#   text hash     120210842b08ddd4
+#   content hash  85188b62b7544a4e
+#   text hash     a8791a18973a605c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

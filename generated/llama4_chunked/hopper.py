@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8fb23c4a0a23e9c
-#   text hash     73043fbf99205399
+#   content hash  85188b62b7544a4e
+#   text hash     c5cd77a6e885cf28
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

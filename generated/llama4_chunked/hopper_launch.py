@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8fb23c4a0a23e9c
-#   text hash     a8fe8f169b17cc7e
+#   content hash  85188b62b7544a4e
+#   text hash     a8eed03f3a663d6a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8fb23c4a0a23e9c
-#   text hash     af190c2de5225164
+#   content hash  85188b62b7544a4e
+#   text hash     1099dc9174447055
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

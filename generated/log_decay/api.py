@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65ed6ca39ba173f5
-#   text hash     8c291f672c2c8822
+#   content hash  f61f4c7ff933c253
+#   text hash     e33480e856ceec24
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65ed6ca39ba173f5
-#   text hash     7d63a0132ce16b7d
+#   content hash  f61f4c7ff933c253
+#   text hash     1d2958a3f88f4b6c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65ed6ca39ba173f5
-#   text hash     b76b9f76ec007b2d
+#   content hash  f61f4c7ff933c253
+#   text hash     00eed45dbe693595
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

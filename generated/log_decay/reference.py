@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65ed6ca39ba173f5
-#   text hash     d48cc5583e6ea4cc
+#   content hash  f61f4c7ff933c253
+#   text hash     a17d5ebf487964c5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65ed6ca39ba173f5
-#   text hash     a047d2ebee864b69
+#   content hash  f61f4c7ff933c253
+#   text hash     881573f4c5c34509
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

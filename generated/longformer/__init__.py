@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f3dbc1b157d3fb8
-#   text hash     d4f3166f65cc316f
+#   content hash  e029d7cdf3bd1220
+#   text hash     d8c09aaa758405a9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f3dbc1b157d3fb8
-#   text hash     d57b9509864ed11f
+#   content hash  e029d7cdf3bd1220
+#   text hash     6d649b4062deb441
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

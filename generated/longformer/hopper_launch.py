@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f3dbc1b157d3fb8
-#   text hash     2c498e801e525667
+#   content hash  e029d7cdf3bd1220
+#   text hash     cd75d6132ddeaae7
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

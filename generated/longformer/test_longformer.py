@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f3dbc1b157d3fb8
-#   text hash     f0fb9d514362e753
+#   content hash  e029d7cdf3bd1220
+#   text hash     930d83b3e94aa952
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f3dbc1b157d3fb8
-#   text hash     554620250d7b9dd3
+#   content hash  e029d7cdf3bd1220
+#   text hash     ba963c9f38c02fb9
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ba7b7c07d3215809
-#   text hash     8465bc69f53c080e
+#   content hash  5a12a5636d4a0fc6
+#   text hash     6afe5ed614eba217
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ba7b7c07d3215809
-#   text hash     188f400c12a1efe6
+#   content hash  5a12a5636d4a0fc6
+#   text hash     0da17dc17c838b4f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

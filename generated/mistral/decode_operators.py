@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ba7b7c07d3215809
-#   text hash     9aa95a8a44347e67
+#   content hash  5a12a5636d4a0fc6
+#   text hash     a7cc8ea8b4d02901
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

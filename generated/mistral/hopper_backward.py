@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ba7b7c07d3215809
-#   text hash     3a1f48fc7d311a48
+#   content hash  5a12a5636d4a0fc6
+#   text hash     920ab22c78514b42
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

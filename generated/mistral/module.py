@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ba7b7c07d3215809
-#   text hash     0db0366231d87d50
+#   content hash  5a12a5636d4a0fc6
+#   text hash     1b0bf48818b12fdb
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     080a12d44742a600
+#   content hash  2fc5f43397b89287
+#   text hash     91deed2ebd92dfeb
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     29c27eb69cca4af7
+#   content hash  2fc5f43397b89287
+#   text hash     847fef876304b8f2
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     1ba6b30af867460c
+#   content hash  2fc5f43397b89287
+#   text hash     f9aed86b38e8350d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     245e9c3aad254cfb
+#   content hash  2fc5f43397b89287
+#   text hash     e418c50e478d7b15
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

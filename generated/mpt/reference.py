@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     311965d50196f3cb
+#   content hash  2fc5f43397b89287
+#   text hash     14e24bba32ce5d93
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

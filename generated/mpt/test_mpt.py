@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     c39b713a3d637f8d
+#   content hash  2fc5f43397b89287
+#   text hash     8660cdbe958a62d9
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

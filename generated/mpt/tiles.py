@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efda92ab46cd8789
-#   text hash     592a46e4cc4ab0d6
+#   content hash  2fc5f43397b89287
+#   text hash     b1cc2594fe2792ff
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

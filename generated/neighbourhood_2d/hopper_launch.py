@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  47b34832848463b1
-#   text hash     7f36db02a6a0fc9a
+#   content hash  b4dce5160877780a
+#   text hash     e126373c80cee1d5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

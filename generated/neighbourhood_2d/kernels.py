@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  47b34832848463b1
-#   text hash     be63f35d04c40d2d
+#   content hash  b4dce5160877780a
+#   text hash     d87cf7901ee9b072
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  47b34832848463b1
-#   text hash     14f52c1f9f2cfa56
+#   content hash  b4dce5160877780a
+#   text hash     8a9e4b9ae6707194
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  75113e0885cba6e7
-#   text hash     d6ced163c10dfd22
+#   content hash  50eec19e613a6643
+#   text hash     52f3260c33cf1a16
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

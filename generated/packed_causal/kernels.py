@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  75113e0885cba6e7
-#   text hash     f5eebc3a22415bfd
+#   content hash  50eec19e613a6643
+#   text hash     ff5eb8816159666c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  75113e0885cba6e7
-#   text hash     644c78dfba441d65
+#   content hash  50eec19e613a6643
+#   text hash     b7ae906ddbdfa813
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

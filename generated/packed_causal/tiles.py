@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  75113e0885cba6e7
-#   text hash     c54e9fcbdcac6bf9
+#   content hash  50eec19e613a6643
+#   text hash     03dc911703c21c31
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae11491b5a3d3912
-#   text hash     1f32e6d3789a7829
+#   content hash  182346c57d2207f7
+#   text hash     56ef3c0dfa717362
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae11491b5a3d3912
-#   text hash     ddde9998bfdb8619
+#   content hash  182346c57d2207f7
+#   text hash     68ec1f8f2b56c4f4
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae11491b5a3d3912
-#   text hash     40ac9141998f18f3
+#   content hash  182346c57d2207f7
+#   text hash     36d19a2dc75ab041
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae11491b5a3d3912
-#   text hash     354ec50f70322839
+#   content hash  182346c57d2207f7
+#   text hash     b91a8f0f3baddc8a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

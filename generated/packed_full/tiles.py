@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae11491b5a3d3912
-#   text hash     08a046c3439ce094
+#   content hash  182346c57d2207f7
+#   text hash     f70a830491b8fd6a
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

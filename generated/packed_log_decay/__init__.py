@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0fbc6e20a1fb41b7
-#   text hash     774068c107ab4ccb
+#   content hash  b1c72699cd297b7e
+#   text hash     b30fb83e638c5f48
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

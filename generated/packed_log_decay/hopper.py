@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0fbc6e20a1fb41b7
-#   text hash     dbd21bf9dd629547
+#   content hash  b1c72699cd297b7e
+#   text hash     300955e81880899e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0fbc6e20a1fb41b7
-#   text hash     2164ea1efe02b815
+#   content hash  b1c72699cd297b7e
+#   text hash     1a19c8ec2228a004
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

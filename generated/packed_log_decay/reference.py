@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0fbc6e20a1fb41b7
-#   text hash     165bf1a1c2b24610
+#   content hash  b1c72699cd297b7e
+#   text hash     533112e92687cc32
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0fbc6e20a1fb41b7
-#   text hash     cf71b5a2a51a5d84
+#   content hash  b1c72699cd297b7e
+#   text hash     824b7325738e25f3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

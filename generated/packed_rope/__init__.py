@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b12ec542e216c4c7
-#   text hash     3ad71d6a36b92fc4
+#   content hash  767ca0e66ebb73ad
+#   text hash     96f911c70d1bcc24
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

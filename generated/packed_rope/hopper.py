@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b12ec542e216c4c7
-#   text hash     308ae365c152ead4
+#   content hash  767ca0e66ebb73ad
+#   text hash     3f924fbaaf61a4a9
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b12ec542e216c4c7
-#   text hash     f4cead4c71f16477
+#   content hash  767ca0e66ebb73ad
+#   text hash     e901f3f378f266bb
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b12ec542e216c4c7
-#   text hash     5080ecf94b14c7e6
+#   content hash  767ca0e66ebb73ad
+#   text hash     12eed96151d0e7ee
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

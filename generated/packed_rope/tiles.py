@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b12ec542e216c4c7
-#   text hash     ba76a3b874bc7e49
+#   content hash  767ca0e66ebb73ad
+#   text hash     e9d3999437c895bd
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

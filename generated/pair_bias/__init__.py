@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d95b57c6f4eff7f
-#   text hash     e7f45047cfc627ad
+#   content hash  14eead834c1a5920
+#   text hash     4f6fc79de0aaca0a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d95b57c6f4eff7f
-#   text hash     70e25bd7a80dc192
+#   content hash  14eead834c1a5920
+#   text hash     cd6d06cdbc2e1a75
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d95b57c6f4eff7f
-#   text hash     4e0ebc76a3a2ff13
+#   content hash  14eead834c1a5920
+#   text hash     1eb5028fa68ce506
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

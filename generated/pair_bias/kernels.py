@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d95b57c6f4eff7f
-#   text hash     7a5d3ac9828d2fec
+#   content hash  14eead834c1a5920
+#   text hash     148396558d019aa5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

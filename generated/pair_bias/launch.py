@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d95b57c6f4eff7f
-#   text hash     5998f56060f3b0cd
+#   content hash  14eead834c1a5920
+#   text hash     b9fdde62532f979b
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2090391f34f87c73
-#   text hash     ef2bd0d355cf330f
+#   content hash  60fbf6cc904910b3
+#   text hash     f2c8036d88cfa77b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

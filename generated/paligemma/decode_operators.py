@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2090391f34f87c73
-#   text hash     eb24815d3d223281
+#   content hash  60fbf6cc904910b3
+#   text hash     cfa691c8603ae29f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

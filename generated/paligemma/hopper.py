@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2090391f34f87c73
-#   text hash     b5171492b73e31de
+#   content hash  60fbf6cc904910b3
+#   text hash     6c88abf5dbf19950
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

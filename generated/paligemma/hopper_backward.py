@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2090391f34f87c73
-#   text hash     f0e074f0ccd0d389
+#   content hash  60fbf6cc904910b3
+#   text hash     0151e743292e4b74
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2090391f34f87c73
-#   text hash     404c8456cdf84fd8
+#   content hash  60fbf6cc904910b3
+#   text hash     4f41fc058f78a171
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

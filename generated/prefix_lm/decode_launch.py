@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  746b0405fc4afaf8
-#   text hash     3aba4af6e4317573
+#   content hash  9693c8ab1a28a554
+#   text hash     f96911e83dec1f1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

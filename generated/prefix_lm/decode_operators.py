@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  746b0405fc4afaf8
-#   text hash     c3682fddf39f901a
+#   content hash  9693c8ab1a28a554
+#   text hash     acd425ad46e5d5d2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  746b0405fc4afaf8
-#   text hash     72c701a9b150c1c7
+#   content hash  9693c8ab1a28a554
+#   text hash     f9fdfaf215a9a5c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  746b0405fc4afaf8
-#   text hash     bf41dc7eb85b37d2
+#   content hash  9693c8ab1a28a554
+#   text hash     1ae15804a8e8e31f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  746b0405fc4afaf8
-#   text hash     176d270025d4c690
+#   content hash  9693c8ab1a28a554
+#   text hash     4d431de1da05af37
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80a4dcd0f25c875b
-#   text hash     88536bcf90a7906a
+#   content hash  58d45934b16393d6
+#   text hash     2cddf43575cb0cea
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80a4dcd0f25c875b
-#   text hash     c49ca60248b83231
+#   content hash  58d45934b16393d6
+#   text hash     aab2d66d7b4c0e03
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80a4dcd0f25c875b
-#   text hash     e49f547e1d4f3454
+#   content hash  58d45934b16393d6
+#   text hash     aa5e3a1af0253258
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

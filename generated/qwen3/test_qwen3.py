@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80a4dcd0f25c875b
-#   text hash     1900ccca3662acb7
+#   content hash  58d45934b16393d6
+#   text hash     0aff6cf659bb4dc5
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

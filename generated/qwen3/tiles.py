@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  80a4dcd0f25c875b
-#   text hash     49cd45807591abf7
+#   content hash  58d45934b16393d6
+#   text hash     41106d35368b2a24
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd85a195a18a0a8d
-#   text hash     3860918769de2f97
+#   content hash  abef74c166fd6092
+#   text hash     1186e86b56d2bfd8
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd85a195a18a0a8d
-#   text hash     bbd5e9930a94f25e
+#   content hash  abef74c166fd6092
+#   text hash     0d924465856b8b88
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

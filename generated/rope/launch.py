@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd85a195a18a0a8d
-#   text hash     5090177340bd309e
+#   content hash  abef74c166fd6092
+#   text hash     85befcb86701747d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd85a195a18a0a8d
-#   text hash     a27d7c1d8a5ab326
+#   content hash  abef74c166fd6092
+#   text hash     a957f616f7ee27fc
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

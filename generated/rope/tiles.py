@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd85a195a18a0a8d
-#   text hash     a6479dab23cba488
+#   content hash  abef74c166fd6092
+#   text hash     9bb5af17e22a722c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2401b1d567f46810
-#   text hash     b01b85353ef02f12
+#   content hash  119a71f6f537a429
+#   text hash     356f2ff2f7e4cb96
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

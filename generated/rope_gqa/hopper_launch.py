@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2401b1d567f46810
-#   text hash     b52d60e895b638e5
+#   content hash  119a71f6f537a429
+#   text hash     29765fb320736938
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2401b1d567f46810
-#   text hash     77f9bd7f0d6ef95c
+#   content hash  119a71f6f537a429
+#   text hash     ad203de2a9e5c1c9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

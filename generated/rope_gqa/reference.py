@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2401b1d567f46810
-#   text hash     bd6408fcde9563e9
+#   content hash  119a71f6f537a429
+#   text hash     d9f93bbecc4d7c99
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

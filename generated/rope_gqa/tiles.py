@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2401b1d567f46810
-#   text hash     8dd84d10e296d04c
+#   content hash  119a71f6f537a429
+#   text hash     498d5babe67bdacf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d86539ea95b0dafe
-#   text hash     ec27b25d755569dd
+#   content hash  1b889f959619d909
+#   text hash     b214cf64a8a0d551
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d86539ea95b0dafe
-#   text hash     8968be372f48ca11
+#   content hash  1b889f959619d909
+#   text hash     ac92f21fadca6bd3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d86539ea95b0dafe
-#   text hash     3c31c58ba2b6bd1a
+#   content hash  1b889f959619d909
+#   text hash     86e0314322a8f031
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d86539ea95b0dafe
-#   text hash     fb75c964ef283411
+#   content hash  1b889f959619d909
+#   text hash     c46fab037197bbbc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

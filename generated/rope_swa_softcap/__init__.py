@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60a208a114c88c55
-#   text hash     3e1f31ce94a60553
+#   content hash  581506729857d80a
+#   text hash     9d2e41e0374cb305
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60a208a114c88c55
-#   text hash     e84c076d8cb62c4f
+#   content hash  581506729857d80a
+#   text hash     d4053a8322d6e17a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

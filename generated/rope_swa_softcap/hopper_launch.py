@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60a208a114c88c55
-#   text hash     d69078d6c6de0069
+#   content hash  581506729857d80a
+#   text hash     3017dea2f77571f0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

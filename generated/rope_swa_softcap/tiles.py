@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60a208a114c88c55
-#   text hash     b183222be08d7658
+#   content hash  581506729857d80a
+#   text hash     804e54d06cc1b6c8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

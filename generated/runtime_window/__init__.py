@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56cb5391e6f71b6a
-#   text hash     d3b38808f2b289c8
+#   content hash  85ffafcfbd919720
+#   text hash     43bf75362e4db5a9
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

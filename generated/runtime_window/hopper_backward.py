@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56cb5391e6f71b6a
-#   text hash     f4f54a5f1a86870f
+#   content hash  85ffafcfbd919720
+#   text hash     ddf68d2912e88b2f
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

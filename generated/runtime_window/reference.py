@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56cb5391e6f71b6a
-#   text hash     b16cbcf0031d5f2a
+#   content hash  85ffafcfbd919720
+#   text hash     0b3d13e7b11f5aea
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56cb5391e6f71b6a
-#   text hash     510acda301bdc65c
+#   content hash  85ffafcfbd919720
+#   text hash     ebdd1f8682ba5cf6
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

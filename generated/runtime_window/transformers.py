@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56cb5391e6f71b6a
-#   text hash     c392ad82f97ce277
+#   content hash  85ffafcfbd919720
+#   text hash     2b7b6585255a5881
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e3b541d23ab0a910
-#   text hash     385c14d702ca7b6e
+#   content hash  ff3cf3d0a947a8b8
+#   text hash     e86245c02883a977
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

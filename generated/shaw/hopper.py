@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e3b541d23ab0a910
-#   text hash     040c979d8f32a65f
+#   content hash  ff3cf3d0a947a8b8
+#   text hash     2e9aa47caa36856e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

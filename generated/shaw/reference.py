@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e3b541d23ab0a910
-#   text hash     68fc58d0609afcf0
+#   content hash  ff3cf3d0a947a8b8
+#   text hash     f14afd5a1613d1ec
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e3b541d23ab0a910
-#   text hash     8554e916e23da64d
+#   content hash  ff3cf3d0a947a8b8
+#   text hash     7d96db82d38f42c7
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c38fa40b66242a36
-#   text hash     1aeb9cdb532e4eb6
+#   content hash  4534842f5e64c9a2
+#   text hash     995947b90143eead
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

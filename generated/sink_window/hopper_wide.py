@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c38fa40b66242a36
-#   text hash     6e50941ffaa871b3
+#   content hash  4534842f5e64c9a2
+#   text hash     4bf3edff35c8507a
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

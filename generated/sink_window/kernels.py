@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c38fa40b66242a36
-#   text hash     5810358e4a000e0f
+#   content hash  4534842f5e64c9a2
+#   text hash     f36e82efff09454a
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

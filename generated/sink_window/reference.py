@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c38fa40b66242a36
-#   text hash     15140c5ba01cce67
+#   content hash  4534842f5e64c9a2
+#   text hash     bf275a7cf3613f05
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c38fa40b66242a36
-#   text hash     15dc9bfa0dbe4662
+#   content hash  4534842f5e64c9a2
+#   text hash     844ee8947c304b41
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f6973a069f195348
-#   text hash     078e7a5fc6c1aaf8
+#   content hash  8d6047173e00f3d2
+#   text hash     e20f932c40ce2380
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f6973a069f195348
-#   text hash     c8a9a16b8ffc2419
+#   content hash  8d6047173e00f3d2
+#   text hash     6b8b5561edf270eb
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f6973a069f195348
-#   text hash     d091392c1530f806
+#   content hash  8d6047173e00f3d2
+#   text hash     68f8ae1667b6b235
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

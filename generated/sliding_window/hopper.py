@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f6973a069f195348
-#   text hash     33a7de6bc9f5a9ab
+#   content hash  8d6047173e00f3d2
+#   text hash     a44a7b5e6e2509a4
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f6973a069f195348
-#   text hash     d8a1b9329b6d8243
+#   content hash  8d6047173e00f3d2
+#   text hash     b48b0f8c55eb8bde
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b5a33b85866c482
-#   text hash     f70650b3004a482f
+#   content hash  1c4d1ee53b33a3bb
+#   text hash     80a57296460a0054
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

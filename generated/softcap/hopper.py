@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b5a33b85866c482
-#   text hash     7f0a89966b85b63e
+#   content hash  1c4d1ee53b33a3bb
+#   text hash     35a62c403e2eb3e7
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b5a33b85866c482
-#   text hash     146faa280925e32c
+#   content hash  1c4d1ee53b33a3bb
+#   text hash     3c1f0db364765eb0
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b5a33b85866c482
-#   text hash     a0ef8ca592f08c93
+#   content hash  1c4d1ee53b33a3bb
+#   text hash     eb346d0f87626209
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

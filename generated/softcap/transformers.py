@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b5a33b85866c482
-#   text hash     701f4c73ec410051
+#   content hash  1c4d1ee53b33a3bb
+#   text hash     c400e47bc0089b50
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab6825ed91a7e55b
-#   text hash     160934c9f12c5c32
+#   content hash  73ebf0f9eaf71e19
+#   text hash     ee6439307a4b760a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

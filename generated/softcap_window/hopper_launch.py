@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab6825ed91a7e55b
-#   text hash     0ad437d34b50a699
+#   content hash  73ebf0f9eaf71e19
+#   text hash     776071f108e72b35
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

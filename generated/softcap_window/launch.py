@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab6825ed91a7e55b
-#   text hash     84f375fb4b25a920
+#   content hash  73ebf0f9eaf71e19
+#   text hash     67d7e4fa14111b74
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab6825ed91a7e55b
-#   text hash     2d5305270d000ea2
+#   content hash  73ebf0f9eaf71e19
+#   text hash     047f76a67483f65b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

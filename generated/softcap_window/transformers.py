@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab6825ed91a7e55b
-#   text hash     0bdaca608bdc21d5
+#   content hash  73ebf0f9eaf71e19
+#   text hash     0908cde27c0d6fff
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

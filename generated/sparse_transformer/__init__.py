@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3c56f7ee2046e0d
-#   text hash     6d15bfaba38344e1
+#   content hash  7048c54aaf5d3d11
+#   text hash     1a40738c54d75e6e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3c56f7ee2046e0d
-#   text hash     838ba86f1e9c0ecc
+#   content hash  7048c54aaf5d3d11
+#   text hash     25f2a38edd4308a6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3c56f7ee2046e0d
-#   text hash     35943ff287813de4
+#   content hash  7048c54aaf5d3d11
+#   text hash     cfd673e72747500f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3c56f7ee2046e0d
-#   text hash     5f07fa94af494bb8
+#   content hash  7048c54aaf5d3d11
+#   text hash     03b44670e3d6a07a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c3c56f7ee2046e0d
-#   text hash     101f3969132136a5
+#   content hash  7048c54aaf5d3d11
+#   text hash     ed13ecbcf336bcde
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14b0d162012b7092
-#   text hash     f12f28995cd44b2a
+#   content hash  c7440993ec8639bf
+#   text hash     b2b0798460a28bb1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

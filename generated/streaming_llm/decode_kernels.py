@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14b0d162012b7092
-#   text hash     d16a17c07b58252b
+#   content hash  c7440993ec8639bf
+#   text hash     dac1ad3fe682de99
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

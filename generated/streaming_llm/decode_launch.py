@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14b0d162012b7092
-#   text hash     8f774ee7b88956ea
+#   content hash  c7440993ec8639bf
+#   text hash     718fbce59628a7ce
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14b0d162012b7092
-#   text hash     e0bdc7bce214fdd2
+#   content hash  c7440993ec8639bf
+#   text hash     97481be334a147d5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

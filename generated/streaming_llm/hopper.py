@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14b0d162012b7092
-#   text hash     19a5ee641e01bf20
+#   content hash  c7440993ec8639bf
+#   text hash     649f6b66a48d3d29
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

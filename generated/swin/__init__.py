@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d479a8fd5d8c19dc
-#   text hash     c350c440a3501fee
+#   content hash  1f1c2964b5280ec4
+#   text hash     491ce43cc26ea6ee
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

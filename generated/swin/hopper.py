@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d479a8fd5d8c19dc
-#   text hash     4fc347f3bbb04c20
+#   content hash  1f1c2964b5280ec4
+#   text hash     7e306846cd228128
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

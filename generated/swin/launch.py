@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d479a8fd5d8c19dc
-#   text hash     1dcef01f27b2c260
+#   content hash  1f1c2964b5280ec4
+#   text hash     bb783729a559deff
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d479a8fd5d8c19dc
-#   text hash     9cc81787746a9546
+#   content hash  1f1c2964b5280ec4
+#   text hash     6e5bd722666e4e9d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d479a8fd5d8c19dc
-#   text hash     65b5c138d9c2128b
+#   content hash  1f1c2964b5280ec4
+#   text hash     fa9fee58659003de
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

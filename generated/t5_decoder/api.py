@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a90592a4b64c08c8
-#   text hash     0335489a26d97aed
+#   content hash  dc34c3f52e797dc0
+#   text hash     c44408a2fc1ef4cc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a90592a4b64c08c8
-#   text hash     e69789e79bd4cebd
+#   content hash  dc34c3f52e797dc0
+#   text hash     eaaebc7d0a85e84a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

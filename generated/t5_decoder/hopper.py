@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a90592a4b64c08c8
-#   text hash     15acae71ab247f30
+#   content hash  dc34c3f52e797dc0
+#   text hash     3e664175bac93dad
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

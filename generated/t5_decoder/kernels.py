@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a90592a4b64c08c8
-#   text hash     eb01761864637c02
+#   content hash  dc34c3f52e797dc0
+#   text hash     291ca11cb73b8389
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

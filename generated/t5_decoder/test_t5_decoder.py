@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a90592a4b64c08c8
-#   text hash     ecfcfaff884c0ad3
+#   content hash  dc34c3f52e797dc0
+#   text hash     7d4ad5b510ea9626
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

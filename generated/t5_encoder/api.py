@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  66d1d7d04e3f87af
-#   text hash     03df66692947e70c
+#   content hash  4c22c5aab6b9f2b7
+#   text hash     fff9bf2f9e53b73b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

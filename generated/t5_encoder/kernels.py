@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  66d1d7d04e3f87af
-#   text hash     8eba736100cf8cf0
+#   content hash  4c22c5aab6b9f2b7
+#   text hash     3bb2f9fdb230ef13
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  66d1d7d04e3f87af
-#   text hash     46e5868db8ff7d7c
+#   content hash  4c22c5aab6b9f2b7
+#   text hash     992db48c7dda10e7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  66d1d7d04e3f87af
-#   text hash     17d3f0a34b8053a0
+#   content hash  4c22c5aab6b9f2b7
+#   text hash     ee16e47238ee934e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  66d1d7d04e3f87af
-#   text hash     d1d8bfde76dec778
+#   content hash  4c22c5aab6b9f2b7
+#   text hash     68ce9af2edb9cc7b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

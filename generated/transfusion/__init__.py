@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4744c20986a7e876
-#   text hash     7527d4416f1a6643
+#   content hash  5549147d94a4b5a8
+#   text hash     e1b939016982cb66
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

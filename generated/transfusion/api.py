@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4744c20986a7e876
-#   text hash     5b3d914cf828a377
+#   content hash  5549147d94a4b5a8
+#   text hash     4351d3d9ada4007f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

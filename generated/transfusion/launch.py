@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4744c20986a7e876
-#   text hash     23c8b769f31c9c4e
+#   content hash  5549147d94a4b5a8
+#   text hash     6d0e2a7250ebffb1
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

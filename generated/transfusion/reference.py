@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4744c20986a7e876
-#   text hash     132182ef7e1b44c7
+#   content hash  5549147d94a4b5a8
+#   text hash     d70b067b751a640e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0386caf86465e88c
-#   text hash     ee254ba8478d6896
+#   content hash  dcefbd23f3e90469
+#   text hash     7f9a96033b61e2d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

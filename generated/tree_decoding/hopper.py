@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0386caf86465e88c
-#   text hash     01853f7477c5c385
+#   content hash  dcefbd23f3e90469
+#   text hash     83e2fd34010e9ad6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

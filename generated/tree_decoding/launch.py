@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0386caf86465e88c
-#   text hash     94044dbd0a2ef484
+#   content hash  dcefbd23f3e90469
+#   text hash     924fe530724c3a0d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

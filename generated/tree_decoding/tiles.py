@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0386caf86465e88c
-#   text hash     3163b2c7a22f2b5a
+#   content hash  dcefbd23f3e90469
+#   text hash     94aa4d98487d157b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9a6da54288057e5
-#   text hash     e637388893565337
+#   content hash  0d940e31f261d558
+#   text hash     0d47ae2fd2d15376
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

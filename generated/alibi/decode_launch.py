@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9a6da54288057e5
-#   text hash     735b56329510a6a4
+#   content hash  0d940e31f261d558
+#   text hash     00b38dad07e99dad
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

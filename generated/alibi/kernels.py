@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9a6da54288057e5
-#   text hash     170e27f0294afdfd
+#   content hash  0d940e31f261d558
+#   text hash     9a69a7071f8ffb11
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9a6da54288057e5
-#   text hash     63807cfc26cdd6ee
+#   content hash  0d940e31f261d558
+#   text hash     d397103a2a7946d3
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

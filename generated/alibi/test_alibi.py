@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9a6da54288057e5
-#   text hash     08cea787be37ec03
+#   content hash  0d940e31f261d558
+#   text hash     8390c986feeb36bd
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  202baf692fe29290
-#   text hash     ecfd9611253701e2
+#   content hash  62e2e6fb9cdfeec9
+#   text hash     47f192c0d33acaa6
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  202baf692fe29290
-#   text hash     feb145f9718f0bb0
+#   content hash  62e2e6fb9cdfeec9
+#   text hash     cf770f8c9a7680f0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  202baf692fe29290
-#   text hash     962b2a030c232bec
+#   content hash  62e2e6fb9cdfeec9
+#   text hash     700ab709c5fb1168
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  202baf692fe29290
-#   text hash     822bdf8513a9835f
+#   content hash  62e2e6fb9cdfeec9
+#   text hash     3a605b75b8086ce3
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

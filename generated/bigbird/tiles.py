@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  202baf692fe29290
-#   text hash     c9d371bf9018c7c2
+#   content hash  62e2e6fb9cdfeec9
+#   text hash     c9758dc7e0e93b9f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

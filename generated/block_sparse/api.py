@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7d952372a58346c1
-#   text hash     14406b4cac358969
+#   content hash  799580ed117b7179
+#   text hash     e103e75e9928a5ff
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

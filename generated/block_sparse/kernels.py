@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7d952372a58346c1
-#   text hash     a78fb8b6f70ef8b9
+#   content hash  799580ed117b7179
+#   text hash     dc4ec8a7746d17dd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

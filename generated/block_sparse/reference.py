@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7d952372a58346c1
-#   text hash     4823ad28640e4960
+#   content hash  799580ed117b7179
+#   text hash     56f01da83e896997
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7d952372a58346c1
-#   text hash     ede4c96f169db648
+#   content hash  799580ed117b7179
+#   text hash     6fc24ab54280ca04
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

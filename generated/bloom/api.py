@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a0227a22597cf6e
-#   text hash     4cd3a7d227c183d5
+#   content hash  56203417bfa0d9c3
+#   text hash     68d48e8b6ca57e00
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

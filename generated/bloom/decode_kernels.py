@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a0227a22597cf6e
-#   text hash     359afca071c3f3da
+#   content hash  56203417bfa0d9c3
+#   text hash     af7e9c0b1b7bfc03
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

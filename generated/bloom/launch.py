@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a0227a22597cf6e
-#   text hash     831946b0465b00e9
+#   content hash  56203417bfa0d9c3
+#   text hash     a2c95fabb1856559
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

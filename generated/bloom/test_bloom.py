@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a0227a22597cf6e
-#   text hash     5f874fbc865efedd
+#   content hash  56203417bfa0d9c3
+#   text hash     7027c22866a96105
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a0227a22597cf6e
-#   text hash     7e23b3c61f21d9bf
+#   content hash  56203417bfa0d9c3
+#   text hash     03537614b16e4772
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c1930b58776ded9
-#   text hash     7ba61a8e3c1b733c
+#   content hash  f68380285c2fbc4e
+#   text hash     f83a9a6bb7a7959a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c1930b58776ded9
-#   text hash     566a51fac2bfcd5b
+#   content hash  f68380285c2fbc4e
+#   text hash     1760cac007a55cef
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c1930b58776ded9
-#   text hash     eb9e795651333545
+#   content hash  f68380285c2fbc4e
+#   text hash     5b39b52f20500ddf
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

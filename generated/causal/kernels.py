@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c1930b58776ded9
-#   text hash     babef3cea120760f
+#   content hash  f68380285c2fbc4e
+#   text hash     ae6e301620b3ff73
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c1930b58776ded9
-#   text hash     0b9702dbb253b326
+#   content hash  f68380285c2fbc4e
+#   text hash     7ea62599060d5217
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

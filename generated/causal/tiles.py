@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c1930b58776ded9
-#   text hash     78f343ca065bb133
+#   content hash  f68380285c2fbc4e
+#   text hash     ce0b2ca7f957db83
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c1930b58776ded9
-#   text hash     6381e46bc4489309
+#   content hash  f68380285c2fbc4e
+#   text hash     0521771e47d56111
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

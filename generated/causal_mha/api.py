@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d102bf8a50035016
-#   text hash     f39f1f6e4ffc984b
+#   content hash  d3a55ba5bc751396
+#   text hash     0d4cdbea113bc9d0
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d102bf8a50035016
-#   text hash     2f9050648b875d69
+#   content hash  d3a55ba5bc751396
+#   text hash     ed2c4f8ef43e9b8f
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

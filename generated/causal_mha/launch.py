@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d102bf8a50035016
-#   text hash     feeabe9dd04befb1
+#   content hash  d3a55ba5bc751396
+#   text hash     77d2fa066041673d
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

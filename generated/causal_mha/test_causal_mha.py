@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d102bf8a50035016
-#   text hash     61951f2b0d780673
+#   content hash  d3a55ba5bc751396
+#   text hash     65c6ea5d04a29a9c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d102bf8a50035016
-#   text hash     11fd0d3445c9f26b
+#   content hash  d3a55ba5bc751396
+#   text hash     4a9411535b43eee5
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4789687c972a03d6
-#   text hash     e6d5657018aa684b
+#   content hash  9f81798f5cb4ecdc
+#   text hash     46f71fcac023c2d4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

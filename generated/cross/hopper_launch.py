@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4789687c972a03d6
-#   text hash     ce1b354fb2f05e4e
+#   content hash  9f81798f5cb4ecdc
+#   text hash     35b69afc7343ed26
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4789687c972a03d6
-#   text hash     5df1bb7d6ceb92c8
+#   content hash  9f81798f5cb4ecdc
+#   text hash     ea635d2760fadb79
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4789687c972a03d6
-#   text hash     87c00c1b8a6d4461
+#   content hash  9f81798f5cb4ecdc
+#   text hash     79203f261ea115eb
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4789687c972a03d6
-#   text hash     64358108659e6e06
+#   content hash  9f81798f5cb4ecdc
+#   text hash     55f705f0b486456d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4789687c972a03d6
-#   text hash     5edcd28f3795fdd9
+#   content hash  9f81798f5cb4ecdc
+#   text hash     61709322ca872ace
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

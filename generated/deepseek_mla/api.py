@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  043a402cf30c4bee
-#   text hash     b3a263e5e55f05df
+#   content hash  bcff0cf5d1bd53fc
+#   text hash     affa57da53f2f1d8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  043a402cf30c4bee
-#   text hash     fb3a3558a4e69f37
+#   content hash  bcff0cf5d1bd53fc
+#   text hash     346d00ca8b6fdd7d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  043a402cf30c4bee
-#   text hash     836eb2b5f4cc819f
+#   content hash  bcff0cf5d1bd53fc
+#   text hash     91f9dbb0e0976f3f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

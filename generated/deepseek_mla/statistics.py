@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  043a402cf30c4bee
-#   text hash     ebae0b9bb52f4996
+#   content hash  bcff0cf5d1bd53fc
+#   text hash     888479796d62c859
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

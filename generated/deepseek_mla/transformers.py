@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  043a402cf30c4bee
-#   text hash     68c6148b4a5bca10
+#   content hash  bcff0cf5d1bd53fc
+#   text hash     14296d098890ca86
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

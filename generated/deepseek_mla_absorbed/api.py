@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f2619bbacb3f3567
-#   text hash     73e1ec92e82b5761
+#   content hash  719b9af9c6be4493
+#   text hash     56bca99d608a6ca3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f2619bbacb3f3567
-#   text hash     5afc5ec707251bd2
+#   content hash  719b9af9c6be4493
+#   text hash     ab486707228ccfe1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

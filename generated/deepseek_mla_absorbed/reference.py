@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f2619bbacb3f3567
-#   text hash     c2a1e6f869fdb8bd
+#   content hash  719b9af9c6be4493
+#   text hash     71a9fdf656a47565
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67cc58e0435d9884
-#   text hash     a0f3f2e028ab9295
+#   content hash  fc54361c4c09e493
+#   text hash     9aa77301cd071222
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67cc58e0435d9884
-#   text hash     8cbfa9006489b0b4
+#   content hash  fc54361c4c09e493
+#   text hash     b9782fc93cd0648e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67cc58e0435d9884
-#   text hash     1bae6537c11ecdb3
+#   content hash  fc54361c4c09e493
+#   text hash     a8070f95749e0b82
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

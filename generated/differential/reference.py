@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67cc58e0435d9884
-#   text hash     2f52d1962f325be3
+#   content hash  fc54361c4c09e493
+#   text hash     7166996ca42621cd
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

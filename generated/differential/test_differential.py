@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67cc58e0435d9884
-#   text hash     1d693a1be5e925e1
+#   content hash  fc54361c4c09e493
+#   text hash     96bf9136a5aa144c
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67cc58e0435d9884
-#   text hash     818f330b88890f20
+#   content hash  fc54361c4c09e493
+#   text hash     e2b2b1b85e191e78
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

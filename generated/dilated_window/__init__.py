@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9b9a57c3ad8f8afc
-#   text hash     3f38e4b84dc49076
+#   content hash  f8fdf58d940f9845
+#   text hash     6335c53a355063f3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

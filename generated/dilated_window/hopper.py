@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9b9a57c3ad8f8afc
-#   text hash     9b84b1f490faa08c
+#   content hash  f8fdf58d940f9845
+#   text hash     e87d2082679228ef
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

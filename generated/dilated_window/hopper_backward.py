@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9b9a57c3ad8f8afc
-#   text hash     be5f56bd6cd508b2
+#   content hash  f8fdf58d940f9845
+#   text hash     7ffbf1ef44f853b6
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

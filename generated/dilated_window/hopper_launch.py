@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9b9a57c3ad8f8afc
-#   text hash     56d86759ac4788de
+#   content hash  f8fdf58d940f9845
+#   text hash     84f8af22a82002b9
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

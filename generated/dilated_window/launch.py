@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9b9a57c3ad8f8afc
-#   text hash     2fe1026d1926065a
+#   content hash  f8fdf58d940f9845
+#   text hash     4c3ebb0b9b691f9c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03b63dfd5135e4f1
-#   text hash     4563f590d23b98eb
+#   content hash  97e38ca7eb4a957d
+#   text hash     1eaee354cab7b35e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03b63dfd5135e4f1
-#   text hash     6c480ecc7b95e8b0
+#   content hash  97e38ca7eb4a957d
+#   text hash     b9d201f9858b910b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03b63dfd5135e4f1
-#   text hash     2fe9c41823dfa88c
+#   content hash  97e38ca7eb4a957d
+#   text hash     31645aa0a61d84c0
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03b63dfd5135e4f1
-#   text hash     60dbbe5ccefa21dd
+#   content hash  97e38ca7eb4a957d
+#   text hash     bb2952278b8ac900
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  03b63dfd5135e4f1
-#   text hash     42d10832c5002f57
+#   content hash  97e38ca7eb4a957d
+#   text hash     c27bdd98ce35aeea
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

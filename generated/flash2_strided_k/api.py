@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c73c58e46c676e51
-#   text hash     9517f2618722a1e0
+#   content hash  2d5e858b97c3e58a
+#   text hash     67f9af41590d6784
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c73c58e46c676e51
-#   text hash     f22daad6ecfc25eb
+#   content hash  2d5e858b97c3e58a
+#   text hash     48dfbde8eb9c9c1d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

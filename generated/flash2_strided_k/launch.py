@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c73c58e46c676e51
-#   text hash     e710ed54c9e698f5
+#   content hash  2d5e858b97c3e58a
+#   text hash     34d172e636d09259
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

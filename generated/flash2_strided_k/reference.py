@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c73c58e46c676e51
-#   text hash     d18de00d05f8fc7d
+#   content hash  2d5e858b97c3e58a
+#   text hash     328aa02ca5411443
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

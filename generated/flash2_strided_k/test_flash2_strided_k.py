@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c73c58e46c676e51
-#   text hash     6fc1d8136b3ce70b
+#   content hash  2d5e858b97c3e58a
+#   text hash     35f9cc09fe9b850e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1f998e208abb46a
-#   text hash     ea3580b24d60ec5d
+#   content hash  742a801b512ce3dc
+#   text hash     856866f7bed1bfe3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1f998e208abb46a
-#   text hash     586f13f6415bb568
+#   content hash  742a801b512ce3dc
+#   text hash     36f1e844fc3b87ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

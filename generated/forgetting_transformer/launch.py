@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1f998e208abb46a
-#   text hash     0ba4eeb13009d888
+#   content hash  742a801b512ce3dc
+#   text hash     a312e90abfc5e12a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1f998e208abb46a
-#   text hash     395e1b125f9eb024
+#   content hash  742a801b512ce3dc
+#   text hash     9c8f9bd44542dcbb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

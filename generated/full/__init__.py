@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69a62e1cc75175ec
-#   text hash     7456dc138a92cf29
+#   content hash  9ac7867705970e0d
+#   text hash     659d93fce33e4d05
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

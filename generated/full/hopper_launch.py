@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69a62e1cc75175ec
-#   text hash     021fc2fa51393a50
+#   content hash  9ac7867705970e0d
+#   text hash     58892913eb4676b9
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69a62e1cc75175ec
-#   text hash     bdec7d0aadc5235e
+#   content hash  9ac7867705970e0d
+#   text hash     c99e74144cdb6b07
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

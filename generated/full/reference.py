@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69a62e1cc75175ec
-#   text hash     cb76992d70db7da2
+#   content hash  9ac7867705970e0d
+#   text hash     0717b7a05250c0a0
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

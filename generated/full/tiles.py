@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69a62e1cc75175ec
-#   text hash     66c7b2535f94bee3
+#   content hash  9ac7867705970e0d
+#   text hash     c3dcf911d3f42f61
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69a62e1cc75175ec
-#   text hash     37803ab393c0ed52
+#   content hash  9ac7867705970e0d
+#   text hash     25b58fdcbbe38b53
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

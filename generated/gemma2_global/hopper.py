@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5278377c142d0846
-#   text hash     1d4e6804ba9a73ac
+#   content hash  86a1feb3d989497a
+#   text hash     f45868859a7fb46f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

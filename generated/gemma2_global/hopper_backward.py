@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5278377c142d0846
-#   text hash     eda194aced42eddc
+#   content hash  86a1feb3d989497a
+#   text hash     01f9fcfb6ac3cc89
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5278377c142d0846
-#   text hash     1a1a907552b001e4
+#   content hash  86a1feb3d989497a
+#   text hash     17f7229ce37fab72
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

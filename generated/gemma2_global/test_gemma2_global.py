@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5278377c142d0846
-#   text hash     d4c7d4e03f5bb941
+#   content hash  86a1feb3d989497a
+#   text hash     3f3b7668d1ab633f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  865d2d0a815cdab9
-#   text hash     3dfbf5b835707429
+#   content hash  b4636c35c8bd47f6
+#   text hash     d9e5b2b887d8f456
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

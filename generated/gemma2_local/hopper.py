@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  865d2d0a815cdab9
-#   text hash     d45999b656503830
+#   content hash  b4636c35c8bd47f6
+#   text hash     da9b33960e5032d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

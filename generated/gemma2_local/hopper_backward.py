@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  865d2d0a815cdab9
-#   text hash     7c7540e3962650d6
+#   content hash  b4636c35c8bd47f6
+#   text hash     ce15671a97f4ebf5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  865d2d0a815cdab9
-#   text hash     c658983a23f465c0
+#   content hash  b4636c35c8bd47f6
+#   text hash     439f95380fe3df19
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  865d2d0a815cdab9
-#   text hash     836e9e07f24e2313
+#   content hash  b4636c35c8bd47f6
+#   text hash     314de21e57d325d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0850889df513c45c
-#   text hash     d6de56d6cacc44e9
+#   content hash  e0996c8ff28df67c
+#   text hash     03214b25b4a74bfc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0850889df513c45c
-#   text hash     1d4191b3c62da6b9
+#   content hash  e0996c8ff28df67c
+#   text hash     6fc9f2bfea0d9ed5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

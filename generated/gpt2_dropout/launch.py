@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0850889df513c45c
-#   text hash     feb66680482226f2
+#   content hash  e0996c8ff28df67c
+#   text hash     1199e07494ec72d0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0850889df513c45c
-#   text hash     89e0aa8aaf05d77a
+#   content hash  e0996c8ff28df67c
+#   text hash     1ededc6c2640b606
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

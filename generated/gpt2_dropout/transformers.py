@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0850889df513c45c
-#   text hash     ec43658870d81aea
+#   content hash  e0996c8ff28df67c
+#   text hash     862b50011bd6ad7f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

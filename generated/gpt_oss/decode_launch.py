@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f8029f4b18995e5
-#   text hash     f9f94a4acd642ddd
+#   content hash  05d6f3a37a9b37d6
+#   text hash     4d2075e2ba5c09b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f8029f4b18995e5
-#   text hash     d000ddb3d80d92aa
+#   content hash  05d6f3a37a9b37d6
+#   text hash     4e25ff24145513f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f8029f4b18995e5
-#   text hash     e049e2af64d3f367
+#   content hash  05d6f3a37a9b37d6
+#   text hash     aa55a22e8ea92e34
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f8029f4b18995e5
-#   text hash     18cd9d06795ea02e
+#   content hash  05d6f3a37a9b37d6
+#   text hash     58b298cd37cd907e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8f8029f4b18995e5
-#   text hash     67253f9d4548f891
+#   content hash  05d6f3a37a9b37d6
+#   text hash     98f8b3ebc0042f0b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

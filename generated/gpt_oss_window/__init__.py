@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a087109d763fda94
-#   text hash     b6f26bbb857a3060
+#   content hash  822d31e8a2a4e896
+#   text hash     47b35a64f014cd0e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a087109d763fda94
-#   text hash     ac9ab4f6578f7bff
+#   content hash  822d31e8a2a4e896
+#   text hash     9ab4139e637b7e09
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

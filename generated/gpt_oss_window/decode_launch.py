@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a087109d763fda94
-#   text hash     b931d71e1422adcb
+#   content hash  822d31e8a2a4e896
+#   text hash     9ccf7793169b8148
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a087109d763fda94
-#   text hash     db704b1743f44a51
+#   content hash  822d31e8a2a4e896
+#   text hash     5d4f6c1962ce86cd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

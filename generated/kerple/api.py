@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88bc1696a34ea557
-#   text hash     b989b89659201edf
+#   content hash  20639160a6afc2bb
+#   text hash     7730b569d478cc64
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

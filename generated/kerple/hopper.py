@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88bc1696a34ea557
-#   text hash     324162db9404ddee
+#   content hash  20639160a6afc2bb
+#   text hash     c2cf4f4ffe50e979
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

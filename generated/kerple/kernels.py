@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88bc1696a34ea557
-#   text hash     32ef72d82952674e
+#   content hash  20639160a6afc2bb
+#   text hash     bdd2f7105e93c9d3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

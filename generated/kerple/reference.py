@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88bc1696a34ea557
-#   text hash     53aefdb4150e44c3
+#   content hash  20639160a6afc2bb
+#   text hash     d303d7c510f61c6e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

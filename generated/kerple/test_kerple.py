@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88bc1696a34ea557
-#   text hash     7ea6340eae257c81
+#   content hash  20639160a6afc2bb
+#   text hash     692b2cb8930d4693
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

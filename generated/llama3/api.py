@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7574009587e48c1c
-#   text hash     64ed6fddd77d38c4
+#   content hash  63daf94f59ae05de
+#   text hash     7f402ff07b91d2a9
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7574009587e48c1c
-#   text hash     b3925d765006eb7a
+#   content hash  63daf94f59ae05de
+#   text hash     bd909152f585d8bb
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7574009587e48c1c
-#   text hash     c3cd1935f591bbf4
+#   content hash  63daf94f59ae05de
+#   text hash     02bd4d85cd27c537
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

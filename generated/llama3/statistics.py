@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7574009587e48c1c
-#   text hash     dd1a40e10d010f3b
+#   content hash  63daf94f59ae05de
+#   text hash     abce7625f8ea9fd5
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7574009587e48c1c
-#   text hash     b6c97a6894ecce26
+#   content hash  63daf94f59ae05de
+#   text hash     49bcaadaa39e0608
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

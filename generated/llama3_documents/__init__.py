@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6cfb6d5512f1f0f
-#   text hash     1350f73995805174
+#   content hash  7767168d7eaecbea
+#   text hash     cc94cf5d8ee1a8bb
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6cfb6d5512f1f0f
-#   text hash     eb803b3de9226816
+#   content hash  7767168d7eaecbea
+#   text hash     64258afbeb701934
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6cfb6d5512f1f0f
-#   text hash     8c704817bd2daf5c
+#   content hash  7767168d7eaecbea
+#   text hash     0914deb06f97746e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6cfb6d5512f1f0f
-#   text hash     993b133ca5c6460c
+#   content hash  7767168d7eaecbea
+#   text hash     2b404b828dda0f62
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6cfb6d5512f1f0f
-#   text hash     a6e894907e68bf3c
+#   content hash  7767168d7eaecbea
+#   text hash     47bfca0f168636c0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

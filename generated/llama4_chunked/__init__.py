@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  85188b62b7544a4e
-#   text hash     eeb80b8cd6424f35
+#   content hash  ce9665f45aa296d5
+#   text hash     9aec18aaaea7bfde
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

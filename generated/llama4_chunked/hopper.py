@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  85188b62b7544a4e
-#   text hash     c5cd77a6e885cf28
+#   content hash  ce9665f45aa296d5
+#   text hash     6e7d67b94c5d5e12
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

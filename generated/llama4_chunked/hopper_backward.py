@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  85188b62b7544a4e
-#   text hash     e549ed9bfcec7428
+#   content hash  ce9665f45aa296d5
+#   text hash     64d34cb439ae87b7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  85188b62b7544a4e
-#   text hash     224d3f46525ff0d5
+#   content hash  ce9665f45aa296d5
+#   text hash     ec00e8b22c13c70c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  85188b62b7544a4e
-#   text hash     f7e773ccc031eafb
+#   content hash  ce9665f45aa296d5
+#   text hash     3e86477566315b75
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f61f4c7ff933c253
-#   text hash     5f6338901994ecd2
+#   content hash  3462a0f884fca3c3
+#   text hash     511bcd477ea614ea
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

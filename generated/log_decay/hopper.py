@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f61f4c7ff933c253
-#   text hash     2cf8acc00952252d
+#   content hash  3462a0f884fca3c3
+#   text hash     1b14a3671637e98a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f61f4c7ff933c253
-#   text hash     b10f77e7279a196b
+#   content hash  3462a0f884fca3c3
+#   text hash     b89bdd4abd8786f0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f61f4c7ff933c253
-#   text hash     70aedcf96b30fbfd
+#   content hash  3462a0f884fca3c3
+#   text hash     ac7059c26ab66ad0
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

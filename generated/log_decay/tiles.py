@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f61f4c7ff933c253
-#   text hash     881573f4c5c34509
+#   content hash  3462a0f884fca3c3
+#   text hash     855ef8c9914bc656
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e029d7cdf3bd1220
-#   text hash     78e4159011cd6c34
+#   content hash  6d486279931480f1
+#   text hash     c24c01ef68b2bd09
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

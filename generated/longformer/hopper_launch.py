@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e029d7cdf3bd1220
-#   text hash     cd75d6132ddeaae7
+#   content hash  6d486279931480f1
+#   text hash     59f8ce0283bc083a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e029d7cdf3bd1220
-#   text hash     c7741565b4dfade7
+#   content hash  6d486279931480f1
+#   text hash     b056a38ece611e42
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

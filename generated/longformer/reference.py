@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e029d7cdf3bd1220
-#   text hash     b39a8227b8d110f7
+#   content hash  6d486279931480f1
+#   text hash     b350ee963619f610
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e029d7cdf3bd1220
-#   text hash     ba963c9f38c02fb9
+#   content hash  6d486279931480f1
+#   text hash     7daea8e0e5e5423a
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

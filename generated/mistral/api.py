@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5a12a5636d4a0fc6
-#   text hash     293c077db6d81f47
+#   content hash  aeaa8717df405962
+#   text hash     215fef4c6126d597
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

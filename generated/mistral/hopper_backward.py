@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5a12a5636d4a0fc6
-#   text hash     920ab22c78514b42
+#   content hash  aeaa8717df405962
+#   text hash     03e6177f9ede3344
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5a12a5636d4a0fc6
-#   text hash     b51a8456dbf5a8b3
+#   content hash  aeaa8717df405962
+#   text hash     61356d029250b610
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

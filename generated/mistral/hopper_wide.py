@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5a12a5636d4a0fc6
-#   text hash     55b6e1637408ac22
+#   content hash  aeaa8717df405962
+#   text hash     37bbe3b40da3faf7
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5a12a5636d4a0fc6
-#   text hash     ad7a5a257bbd8dfd
+#   content hash  aeaa8717df405962
+#   text hash     67da24f93613949e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

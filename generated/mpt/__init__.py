@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2fc5f43397b89287
-#   text hash     91deed2ebd92dfeb
+#   content hash  a9a939a0821bdb26
+#   text hash     8a0b1216f5ef37d4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2fc5f43397b89287
-#   text hash     847fef876304b8f2
+#   content hash  a9a939a0821bdb26
+#   text hash     175b51d56db60e0c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

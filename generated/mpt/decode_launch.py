@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2fc5f43397b89287
-#   text hash     7c23f46cb79a45fa
+#   content hash  a9a939a0821bdb26
+#   text hash     9f108ac25004cfd5
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2fc5f43397b89287
-#   text hash     f9aed86b38e8350d
+#   content hash  a9a939a0821bdb26
+#   text hash     84f28ec0c25b0587
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

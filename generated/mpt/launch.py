@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2fc5f43397b89287
-#   text hash     e418c50e478d7b15
+#   content hash  a9a939a0821bdb26
+#   text hash     bc2d602a35b81d98
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b4dce5160877780a
-#   text hash     32473b85a7bdc12c
+#   content hash  6a81ece5cce7656c
+#   text hash     55c3e4240719d209
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

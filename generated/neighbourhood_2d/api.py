@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b4dce5160877780a
-#   text hash     c9cc8b7998bc068a
+#   content hash  6a81ece5cce7656c
+#   text hash     e177bd67a826deec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b4dce5160877780a
-#   text hash     e126373c80cee1d5
+#   content hash  6a81ece5cce7656c
+#   text hash     b98c5e634497ca48
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b4dce5160877780a
-#   text hash     d6184c38f85158ed
+#   content hash  6a81ece5cce7656c
+#   text hash     bdfee1309db7f6e6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b4dce5160877780a
-#   text hash     5b7a92cd856826af
+#   content hash  6a81ece5cce7656c
+#   text hash     225b19001e55c3d0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

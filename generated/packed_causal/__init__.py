@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50eec19e613a6643
-#   text hash     c2a7c498e0f2286c
+#   content hash  1cf98e21c0eed2b6
+#   text hash     f8c609c3030b0b5b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50eec19e613a6643
-#   text hash     9eb7863ddd7c9e55
+#   content hash  1cf98e21c0eed2b6
+#   text hash     1fc3757df83fa591
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50eec19e613a6643
-#   text hash     a2c2baaa72cd801c
+#   content hash  1cf98e21c0eed2b6
+#   text hash     8d6f06304c0373da
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50eec19e613a6643
-#   text hash     857b7a7613a00fb3
+#   content hash  1cf98e21c0eed2b6
+#   text hash     5884079531989835
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50eec19e613a6643
-#   text hash     42f47ac0881b0a47
+#   content hash  1cf98e21c0eed2b6
+#   text hash     8e9f8dfa5f925ac9
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  182346c57d2207f7
-#   text hash     c5c03ed22a543b14
+#   content hash  f7629837420c302a
+#   text hash     e824faa1432b12aa
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

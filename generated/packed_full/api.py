@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  182346c57d2207f7
-#   text hash     56ef3c0dfa717362
+#   content hash  f7629837420c302a
+#   text hash     93a39965d22be23f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

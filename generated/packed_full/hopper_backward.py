@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  182346c57d2207f7
-#   text hash     1a079ef3f0727356
+#   content hash  f7629837420c302a
+#   text hash     65dcbadb8decad02
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  182346c57d2207f7
-#   text hash     82729fc13bcf95cb
+#   content hash  f7629837420c302a
+#   text hash     f223a47adc31236e
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b1c72699cd297b7e
-#   text hash     f33f29bb118e59d4
+#   content hash  1da2634d22f23c28
+#   text hash     d4a838ea2f7f3f94
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

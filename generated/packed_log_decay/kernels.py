@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b1c72699cd297b7e
-#   text hash     2ad37560f51d82e3
+#   content hash  1da2634d22f23c28
+#   text hash     546e0b8487214175
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b1c72699cd297b7e
-#   text hash     1a19c8ec2228a004
+#   content hash  1da2634d22f23c28
+#   text hash     f8fd759db6049691
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

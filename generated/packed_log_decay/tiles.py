@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b1c72699cd297b7e
-#   text hash     cc2271284608bd8a
+#   content hash  1da2634d22f23c28
+#   text hash     9024099f23c04b41
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  767ca0e66ebb73ad
-#   text hash     96f911c70d1bcc24
+#   content hash  3bbd4acdcb6f8d2b
+#   text hash     189311b30e6f9039
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

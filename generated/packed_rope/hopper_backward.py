@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  767ca0e66ebb73ad
-#   text hash     d902bdc64cccd52e
+#   content hash  3bbd4acdcb6f8d2b
+#   text hash     36ced9527836e6a7
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  767ca0e66ebb73ad
-#   text hash     b59a844927dd9f49
+#   content hash  3bbd4acdcb6f8d2b
+#   text hash     c51dcd8c8c245f2a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  767ca0e66ebb73ad
-#   text hash     12eed96151d0e7ee
+#   content hash  3bbd4acdcb6f8d2b
+#   text hash     19895b60fcb69ff6
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

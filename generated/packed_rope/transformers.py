@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  767ca0e66ebb73ad
-#   text hash     9964fe21751fea5a
+#   content hash  3bbd4acdcb6f8d2b
+#   text hash     12c726769bce75c1
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  14eead834c1a5920
-#   text hash     4f6fc79de0aaca0a
+#   content hash  aa62e2798f7ba986
+#   text hash     fc7966fa4cbbe388
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  14eead834c1a5920
-#   text hash     cd6d06cdbc2e1a75
+#   content hash  aa62e2798f7ba986
+#   text hash     2a04c7ed68b03816
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

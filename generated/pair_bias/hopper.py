@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  14eead834c1a5920
-#   text hash     1eb5028fa68ce506
+#   content hash  aa62e2798f7ba986
+#   text hash     aeb295e83936ebc9
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  14eead834c1a5920
-#   text hash     b9fdde62532f979b
+#   content hash  aa62e2798f7ba986
+#   text hash     89b00d40f3e96cb1
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  14eead834c1a5920
-#   text hash     0c5a07b26de5b9c3
+#   content hash  aa62e2798f7ba986
+#   text hash     3b595700334effae
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60fbf6cc904910b3
-#   text hash     f2c8036d88cfa77b
+#   content hash  57a534b2526df436
+#   text hash     7b0b829b64946a5a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

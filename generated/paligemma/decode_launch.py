@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60fbf6cc904910b3
-#   text hash     6137283b59faa556
+#   content hash  57a534b2526df436
+#   text hash     ae1201420422347c
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60fbf6cc904910b3
-#   text hash     6c88abf5dbf19950
+#   content hash  57a534b2526df436
+#   text hash     5b8bfdcabb1f1b49
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

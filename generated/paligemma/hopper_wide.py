@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60fbf6cc904910b3
-#   text hash     731657a9c94e3297
+#   content hash  57a534b2526df436
+#   text hash     f442b1ab4069f480
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9693c8ab1a28a554
-#   text hash     4d9001162700e3c7
+#   content hash  6e3b7a190dadf416
+#   text hash     918f4a841f1442b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

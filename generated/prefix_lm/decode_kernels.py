@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9693c8ab1a28a554
-#   text hash     fa42305d7effb163
+#   content hash  6e3b7a190dadf416
+#   text hash     8079f8b67a97ab84
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

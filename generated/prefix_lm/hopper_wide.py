@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9693c8ab1a28a554
-#   text hash     2c35324f208dfeb4
+#   content hash  6e3b7a190dadf416
+#   text hash     b867427d9a01ec0d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

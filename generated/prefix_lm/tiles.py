@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9693c8ab1a28a554
-#   text hash     4d431de1da05af37
+#   content hash  6e3b7a190dadf416
+#   text hash     1651adef61b45a45
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

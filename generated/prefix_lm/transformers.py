@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9693c8ab1a28a554
-#   text hash     366e1a95c9d646da
+#   content hash  6e3b7a190dadf416
+#   text hash     0d33de0788168d6c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58d45934b16393d6
-#   text hash     4061dd174fbda120
+#   content hash  c5b68e3bca03f7ee
+#   text hash     c069e81e07fa8bcf
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

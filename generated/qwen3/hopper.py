@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58d45934b16393d6
-#   text hash     8a8b937f749d6991
+#   content hash  c5b68e3bca03f7ee
+#   text hash     53c37b90222ddbae
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58d45934b16393d6
-#   text hash     5c0b4abf18b855ff
+#   content hash  c5b68e3bca03f7ee
+#   text hash     c170faf7a134a204
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

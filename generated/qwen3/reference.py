@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58d45934b16393d6
-#   text hash     db0dea0c4bbfee82
+#   content hash  c5b68e3bca03f7ee
+#   text hash     950b76374b3a393c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58d45934b16393d6
-#   text hash     41106d35368b2a24
+#   content hash  c5b68e3bca03f7ee
+#   text hash     50dc00d2f9c6cb8b
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  abef74c166fd6092
-#   text hash     b88af581f99a9366
+#   content hash  3d39cfdfd498de3c
+#   text hash     08efa8b3eed5c318
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  abef74c166fd6092
-#   text hash     1186e86b56d2bfd8
+#   content hash  3d39cfdfd498de3c
+#   text hash     b4cfa85d49be6f11
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

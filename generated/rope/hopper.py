@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  abef74c166fd6092
-#   text hash     3454c2ce7e8914e1
+#   content hash  3d39cfdfd498de3c
+#   text hash     8e174fe7819253b6
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

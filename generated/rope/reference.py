@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  abef74c166fd6092
-#   text hash     14afc1fccd059c43
+#   content hash  3d39cfdfd498de3c
+#   text hash     4c0d911f7557d646
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  abef74c166fd6092
-#   text hash     a957f616f7ee27fc
+#   content hash  3d39cfdfd498de3c
+#   text hash     d0db82e8dbb8075c
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  abef74c166fd6092
-#   text hash     9bb5af17e22a722c
+#   content hash  3d39cfdfd498de3c
+#   text hash     1a4cfbf01e7a7107
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  119a71f6f537a429
-#   text hash     c289d4ca6e1f3bee
+#   content hash  f493b48615b4dc67
+#   text hash     64179e3af16b9219
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

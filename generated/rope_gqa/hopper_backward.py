@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  119a71f6f537a429
-#   text hash     b81f066c02d4b0ee
+#   content hash  f493b48615b4dc67
+#   text hash     7a553e86a5de0b17
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

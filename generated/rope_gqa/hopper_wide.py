@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  119a71f6f537a429
-#   text hash     ad203de2a9e5c1c9
+#   content hash  f493b48615b4dc67
+#   text hash     048bf943add30fc8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

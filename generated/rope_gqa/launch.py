@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  119a71f6f537a429
-#   text hash     39a964541b3fbef2
+#   content hash  f493b48615b4dc67
+#   text hash     d0bcf55b82acaccc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  119a71f6f537a429
-#   text hash     d9f93bbecc4d7c99
+#   content hash  f493b48615b4dc67
+#   text hash     576f83b2c83e045d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

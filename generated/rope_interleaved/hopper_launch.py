@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b889f959619d909
-#   text hash     3c4b52ad34dfbbe5
+#   content hash  5804876885534503
+#   text hash     e41934f0acc086d3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

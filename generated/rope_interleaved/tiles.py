@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b889f959619d909
-#   text hash     c46fab037197bbbc
+#   content hash  5804876885534503
+#   text hash     a56650d3b8dc8000
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  581506729857d80a
-#   text hash     9d2e41e0374cb305
+#   content hash  a371ab5572c8dd5c
+#   text hash     316e3f778cc8da10
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

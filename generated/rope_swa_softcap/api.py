@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  581506729857d80a
-#   text hash     d4053a8322d6e17a
+#   content hash  a371ab5572c8dd5c
+#   text hash     281bac4244c90736
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

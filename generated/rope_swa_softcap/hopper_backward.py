@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  581506729857d80a
-#   text hash     e93b4b11bdb26e01
+#   content hash  a371ab5572c8dd5c
+#   text hash     ecbaab60391541d9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

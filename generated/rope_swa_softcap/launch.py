@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  581506729857d80a
-#   text hash     87ac6ba0bd6431b8
+#   content hash  a371ab5572c8dd5c
+#   text hash     a5668b33f71fc122
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

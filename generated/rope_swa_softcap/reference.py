@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  581506729857d80a
-#   text hash     79a72ad7072d90eb
+#   content hash  a371ab5572c8dd5c
+#   text hash     742ad7889baed110
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

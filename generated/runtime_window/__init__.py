@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85ffafcfbd919720
-#   text hash     43bf75362e4db5a9
+#   content hash  523d793663ba2488
+#   text hash     b4fd5f68acf553c7
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85ffafcfbd919720
-#   text hash     ab9b802e47bb3db6
+#   content hash  523d793663ba2488
+#   text hash     8737d7fd3b43dbd5
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85ffafcfbd919720
-#   text hash     ddf68d2912e88b2f
+#   content hash  523d793663ba2488
+#   text hash     8a10df24508835fb
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85ffafcfbd919720
-#   text hash     3676715ac580a1c2
+#   content hash  523d793663ba2488
+#   text hash     6eac61656fbf35eb
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

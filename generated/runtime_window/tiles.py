@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85ffafcfbd919720
-#   text hash     ebdd1f8682ba5cf6
+#   content hash  523d793663ba2488
+#   text hash     94adbb235dea0533
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ff3cf3d0a947a8b8
-#   text hash     bb39e8f8730f415a
+#   content hash  e0e9c19f81e7ff11
+#   text hash     4855d7af4d7470cf
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ff3cf3d0a947a8b8
-#   text hash     2e9aa47caa36856e
+#   content hash  e0e9c19f81e7ff11
+#   text hash     2ac4296a992a7df1
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

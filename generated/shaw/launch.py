@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ff3cf3d0a947a8b8
-#   text hash     a89bd7701a40d205
+#   content hash  e0e9c19f81e7ff11
+#   text hash     b83fee4882221ace
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

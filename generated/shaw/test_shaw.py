@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ff3cf3d0a947a8b8
-#   text hash     0a32b6acd092403b
+#   content hash  e0e9c19f81e7ff11
+#   text hash     6a2cfa8fd87fe917
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

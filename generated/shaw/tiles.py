@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ff3cf3d0a947a8b8
-#   text hash     7d96db82d38f42c7
+#   content hash  e0e9c19f81e7ff11
+#   text hash     79670d1ed25aaff7
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

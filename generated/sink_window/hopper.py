@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4534842f5e64c9a2
-#   text hash     f615b5098bae0d1d
+#   content hash  99908306a940afb3
+#   text hash     5573ba01a3d15f3a
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

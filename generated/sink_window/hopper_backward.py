@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4534842f5e64c9a2
-#   text hash     c4a71627141032ef
+#   content hash  99908306a940afb3
+#   text hash     f69945ec3c1daf0f
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

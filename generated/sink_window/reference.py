@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4534842f5e64c9a2
-#   text hash     bf275a7cf3613f05
+#   content hash  99908306a940afb3
+#   text hash     ce254f8bc0d4a3ab
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

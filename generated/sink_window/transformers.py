@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4534842f5e64c9a2
-#   text hash     40363fd41519ed09
+#   content hash  99908306a940afb3
+#   text hash     1129a9848cfb585c
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d6047173e00f3d2
-#   text hash     3ad7da957007c50b
+#   content hash  712c00c7ee22f8ff
+#   text hash     551116de3501130f
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

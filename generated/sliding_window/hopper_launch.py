@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d6047173e00f3d2
-#   text hash     b48b0f8c55eb8bde
+#   content hash  712c00c7ee22f8ff
+#   text hash     f1d130eb32af49c9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d6047173e00f3d2
-#   text hash     3c1dc1345e8e91e8
+#   content hash  712c00c7ee22f8ff
+#   text hash     d779db9d6061c2a6
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

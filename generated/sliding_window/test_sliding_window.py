@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d6047173e00f3d2
-#   text hash     0335d8e6398f2468
+#   content hash  712c00c7ee22f8ff
+#   text hash     1abaf07c3ac17c09
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

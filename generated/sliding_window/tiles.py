@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d6047173e00f3d2
-#   text hash     c35a68abafa7d81c
+#   content hash  712c00c7ee22f8ff
+#   text hash     a043455b77582d7c
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c4d1ee53b33a3bb
-#   text hash     80a57296460a0054
+#   content hash  25b0003e74efe08a
+#   text hash     e0d99dc7abf366da
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

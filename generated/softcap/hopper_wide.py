@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c4d1ee53b33a3bb
-#   text hash     3c1f0db364765eb0
+#   content hash  25b0003e74efe08a
+#   text hash     bbfdfeba4d48d4f8
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c4d1ee53b33a3bb
-#   text hash     ea7c959c5a56ad6c
+#   content hash  25b0003e74efe08a
+#   text hash     43fbffd107f230d1
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

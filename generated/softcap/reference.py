@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c4d1ee53b33a3bb
-#   text hash     7bb97f3ca0464fd4
+#   content hash  25b0003e74efe08a
+#   text hash     0b8e5b1d23b7a1b8
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

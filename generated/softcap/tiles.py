@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c4d1ee53b33a3bb
-#   text hash     4a8f8bc60accf075
+#   content hash  25b0003e74efe08a
+#   text hash     6ac6836de23f2578
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  73ebf0f9eaf71e19
-#   text hash     58eb1b412d6845e0
+#   content hash  9a08b1d0ba54e255
+#   text hash     b846e041a0b63592
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  73ebf0f9eaf71e19
-#   text hash     776071f108e72b35
+#   content hash  9a08b1d0ba54e255
+#   text hash     4ea9e8d56a898e3c
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

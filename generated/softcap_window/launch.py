@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  73ebf0f9eaf71e19
-#   text hash     67d7e4fa14111b74
+#   content hash  9a08b1d0ba54e255
+#   text hash     5bc4a135834f3032
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  73ebf0f9eaf71e19
-#   text hash     047f76a67483f65b
+#   content hash  9a08b1d0ba54e255
+#   text hash     d35e5ad6f5b5de20
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

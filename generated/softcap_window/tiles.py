@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  73ebf0f9eaf71e19
-#   text hash     dd25c1454aab87d4
+#   content hash  9a08b1d0ba54e255
+#   text hash     c717db1f9605a6a4
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

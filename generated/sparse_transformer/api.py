@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7048c54aaf5d3d11
-#   text hash     6debdde1d5ad86cc
+#   content hash  a66ed24d9500f6f7
+#   text hash     25a7defbcbd2adc5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

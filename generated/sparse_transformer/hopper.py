@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7048c54aaf5d3d11
-#   text hash     ad8d1a2d7534d91b
+#   content hash  a66ed24d9500f6f7
+#   text hash     48c137696067293c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

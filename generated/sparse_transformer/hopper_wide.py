@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7048c54aaf5d3d11
-#   text hash     e2f986328612ab0e
+#   content hash  a66ed24d9500f6f7
+#   text hash     b3ed24e446f313e0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7048c54aaf5d3d11
-#   text hash     53ebd519d8f52772
+#   content hash  a66ed24d9500f6f7
+#   text hash     7d047ba3c734ed62
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7048c54aaf5d3d11
-#   text hash     ed13ecbcf336bcde
+#   content hash  a66ed24d9500f6f7
+#   text hash     0d2ff90338bd90a0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

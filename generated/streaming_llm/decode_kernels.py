@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c7440993ec8639bf
-#   text hash     dac1ad3fe682de99
+#   content hash  3ed039ef4dcca4a0
+#   text hash     1488ce105a550860
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c7440993ec8639bf
-#   text hash     718fbce59628a7ce
+#   content hash  3ed039ef4dcca4a0
+#   text hash     c5c558a99a23f9ba
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c7440993ec8639bf
-#   text hash     649f6b66a48d3d29
+#   content hash  3ed039ef4dcca4a0
+#   text hash     d63ae05b96ace57c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

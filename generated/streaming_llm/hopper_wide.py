@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c7440993ec8639bf
-#   text hash     abeb25ed8097c4ad
+#   content hash  3ed039ef4dcca4a0
+#   text hash     f41777aa8ce26736
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

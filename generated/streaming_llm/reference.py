@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c7440993ec8639bf
-#   text hash     a630b149b6e9e5f5
+#   content hash  3ed039ef4dcca4a0
+#   text hash     aa9d0a8a8cdd2173
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

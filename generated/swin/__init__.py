@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1f1c2964b5280ec4
-#   text hash     491ce43cc26ea6ee
+#   content hash  210a750ef1a32fa2
+#   text hash     e66b6739f57787ba
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1f1c2964b5280ec4
-#   text hash     7e306846cd228128
+#   content hash  210a750ef1a32fa2
+#   text hash     01416ba2eda0ce49
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

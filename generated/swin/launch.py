@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1f1c2964b5280ec4
-#   text hash     bb783729a559deff
+#   content hash  210a750ef1a32fa2
+#   text hash     5500588b84ac64d8
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1f1c2964b5280ec4
-#   text hash     90d139cfd0f92d2e
+#   content hash  210a750ef1a32fa2
+#   text hash     d18e47fa98f4c2b5
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1f1c2964b5280ec4
-#   text hash     fa9fee58659003de
+#   content hash  210a750ef1a32fa2
+#   text hash     cef91af763841ed0
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dc34c3f52e797dc0
-#   text hash     905f5c53e95fc3b7
+#   content hash  9c0d53cc39fffca5
+#   text hash     41d128dd95b54c17
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

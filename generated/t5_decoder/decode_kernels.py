@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dc34c3f52e797dc0
-#   text hash     ef9bfdba4526b8a3
+#   content hash  9c0d53cc39fffca5
+#   text hash     6075b11b849fb366
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dc34c3f52e797dc0
-#   text hash     3e664175bac93dad
+#   content hash  9c0d53cc39fffca5
+#   text hash     70ec04fdd87a63d5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

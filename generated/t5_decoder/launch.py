@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dc34c3f52e797dc0
-#   text hash     823fc72866562d9b
+#   content hash  9c0d53cc39fffca5
+#   text hash     e6f1be9b98c8256c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

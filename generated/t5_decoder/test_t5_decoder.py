@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dc34c3f52e797dc0
-#   text hash     7d4ad5b510ea9626
+#   content hash  9c0d53cc39fffca5
+#   text hash     5975e9be2522c056
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

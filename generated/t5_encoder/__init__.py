@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c22c5aab6b9f2b7
-#   text hash     dd3efe3ccbc19465
+#   content hash  ede9a51ef3702c3b
+#   text hash     8cc12505d84e0f66
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c22c5aab6b9f2b7
-#   text hash     fff9bf2f9e53b73b
+#   content hash  ede9a51ef3702c3b
+#   text hash     bb400e4d66571daa
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c22c5aab6b9f2b7
-#   text hash     28225a6979d87e60
+#   content hash  ede9a51ef3702c3b
+#   text hash     5d74cb2af3b35c70
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c22c5aab6b9f2b7
-#   text hash     992db48c7dda10e7
+#   content hash  ede9a51ef3702c3b
+#   text hash     69d84bc017843d2a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

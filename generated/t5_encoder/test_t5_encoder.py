@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c22c5aab6b9f2b7
-#   text hash     779314eb87c9a0dc
+#   content hash  ede9a51ef3702c3b
+#   text hash     7d9637997732e4ec
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

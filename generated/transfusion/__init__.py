@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5549147d94a4b5a8
-#   text hash     e1b939016982cb66
+#   content hash  f462a12727765611
+#   text hash     28c230a0a2ff8f22
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5549147d94a4b5a8
-#   text hash     1ac9724dc41278fa
+#   content hash  f462a12727765611
+#   text hash     2db96fa4368ae265
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

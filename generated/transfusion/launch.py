@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5549147d94a4b5a8
-#   text hash     6d0e2a7250ebffb1
+#   content hash  f462a12727765611
+#   text hash     51f0d06439638cd2
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5549147d94a4b5a8
-#   text hash     d70b067b751a640e
+#   content hash  f462a12727765611
+#   text hash     652f025c4c3ec4d1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcefbd23f3e90469
-#   text hash     7f9a96033b61e2d9
+#   content hash  dcca9b7000c95ce7
+#   text hash     458893ce699421a4
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

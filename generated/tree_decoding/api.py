@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcefbd23f3e90469
-#   text hash     46973a4c4baf6aab
+#   content hash  dcca9b7000c95ce7
+#   text hash     5b4a31a86006beb1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcefbd23f3e90469
-#   text hash     e2ae9c2a43fa1ef8
+#   content hash  dcca9b7000c95ce7
+#   text hash     7bef97be74f71763
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcefbd23f3e90469
-#   text hash     47b01db343c70519
+#   content hash  dcca9b7000c95ce7
+#   text hash     c196481d98a79a71
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

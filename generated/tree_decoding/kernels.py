@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dcefbd23f3e90469
-#   text hash     139b639e57fa921a
+#   content hash  dcca9b7000c95ce7
+#   text hash     9c450977b1b4810f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -166,6 +166,10 @@ def check_decoding(package: str, planned: plan.Plan) -> None:
         # values that are columns of keys, and others with such strides
         different += [dataclasses.replace(different[0], operands=(q, k, v)) for v in (k[..., :20], other[..., :20])]
     compare(attend, runtime, different, decode.CALLS)
+    if planned.decode_training:
+        more = (call for call in different if "return_key_sums" not in call.keywords)
+        asked = [dataclasses.replace(call, keywords={**call.keywords, "bitwise": "training"}) for call in more]
+        compare(attend, runtime, asked, decode.CALLS)
     if planned.decode_hopper:
         runtime.capability, runtime.copies_tiles = (lambda device: (9, 0)), (lambda device: True)
         found = compare(attend, runtime, list(latent_calls()), decode.CALLS)

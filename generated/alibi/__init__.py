@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f06fe6478cd59b21
-#   text hash     2e9b4d28c5d82f13
+#   content hash  334a4d52f45beb9c
+#   text hash     1b96390a97bff73d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

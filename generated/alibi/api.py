@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f06fe6478cd59b21
-#   text hash     05e55e6b69cd3e4f
+#   content hash  334a4d52f45beb9c
+#   text hash     b41e19715bb0f11c
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

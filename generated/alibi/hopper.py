@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f06fe6478cd59b21
-#   text hash     573406bb0252dbd8
+#   content hash  334a4d52f45beb9c
+#   text hash     9efecd143655eb5f
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

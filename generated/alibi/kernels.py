@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f06fe6478cd59b21
-#   text hash     53a8c282293f0403
+#   content hash  334a4d52f45beb9c
+#   text hash     1c26d6c56b4e7e23
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f06fe6478cd59b21
-#   text hash     453235130f2f35ed
+#   content hash  334a4d52f45beb9c
+#   text hash     f27238be1559fb6a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

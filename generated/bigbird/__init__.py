@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e246a292ad679ed3
-#   text hash     fdea2973b2533474
+#   content hash  d6d28d8b3bf00d10
+#   text hash     9590566023a41517
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e246a292ad679ed3
-#   text hash     6efa80acbbd5f785
+#   content hash  d6d28d8b3bf00d10
+#   text hash     95e36645730da14b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e246a292ad679ed3
-#   text hash     32c2d3677bcbd166
+#   content hash  d6d28d8b3bf00d10
+#   text hash     b3ee3e2f5f76acff
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

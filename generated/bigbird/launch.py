@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e246a292ad679ed3
-#   text hash     581e5d46cbf24b5e
+#   content hash  d6d28d8b3bf00d10
+#   text hash     bf34908c05a40a6d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

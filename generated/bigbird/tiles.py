@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e246a292ad679ed3
-#   text hash     ed6c96e4a8540a60
+#   content hash  d6d28d8b3bf00d10
+#   text hash     7479385976565490
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8d6fff6abdd35fc5
-#   text hash     9d9901821d03a4fb
+#   content hash  645b7888c3b3937a
+#   text hash     5ef09e35fb2ee961
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

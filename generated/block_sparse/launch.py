@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8d6fff6abdd35fc5
-#   text hash     eaa6899ac96334c9
+#   content hash  645b7888c3b3937a
+#   text hash     9e9204e6cab16d45
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8d6fff6abdd35fc5
-#   text hash     cf8296a2f121bd6e
+#   content hash  645b7888c3b3937a
+#   text hash     d7082a68799a14e9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

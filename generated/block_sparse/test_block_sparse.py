@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8d6fff6abdd35fc5
-#   text hash     43db3ff12aa31ebc
+#   content hash  645b7888c3b3937a
+#   text hash     19a874d6b5793c8d
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83d00aa46135eb39
-#   text hash     20b4b8af099f32a8
+#   content hash  2f1e32a5b157bcec
+#   text hash     4c8076f28a03cb3b
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -36,6 +36,7 @@ def attend_with_cache(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
     split_size: int | None = None,
+    bitwise: str | None = None,
 ):
     """Causal attention with linear biases and as many key heads as query heads.
 
@@ -60,6 +61,9 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
+        more time, and memory for a copy of all pages. With a cache of q's type, without split_size;
+        workspace is not used
     """
     return _attend(
         q,
@@ -79,6 +83,7 @@ def attend_with_cache(
         out,
         return_lse,
         split_size,
+        bitwise,
     )
 
 
@@ -100,6 +105,7 @@ def _attend(
     out,
     return_lse,
     split_size,
+    bitwise,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
@@ -111,7 +117,12 @@ def _attend(
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
     attend = attend_now
-    if torch.compiler.is_compiling():
+    if bitwise is not None:
+        from . import decode_training
+
+        decode_training.check_numbers(bitwise, split_size)
+        attend = decode_training.attend
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend

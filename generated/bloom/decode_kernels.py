@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83d00aa46135eb39
-#   text hash     d3609d54c7b15518
+#   content hash  2f1e32a5b157bcec
+#   text hash     efe0fe9c6ac36989
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

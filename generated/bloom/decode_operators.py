@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83d00aa46135eb39
-#   text hash     6a6eb86b4b18a723
+#   content hash  2f1e32a5b157bcec
+#   text hash     d95cebd51bffa6ab
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from . import runtime, decode, decode_arguments  # runtime first: it says what a missing triton means
+from . import runtime, decode, decode_arguments, decode_training  # runtime first: it says what a missing triton means
 
 
 @runtime.Operator
@@ -19,8 +19,10 @@ def _attend(
     page_table: torch.Tensor | None, k_starts: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
     max_seqlen_q: int | None, max_seqlen_k: int, in_slopes: torch.Tensor | None, scale: float | None,
     k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, return_lse: bool, split_size: int | None,
+    bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
-    found = decode.attend_now(
+    run = decode.attend_now if bitwise is None else decode_training.attend_now
+    found = run(
         q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_slopes,
         scale, k_scale, v_scale, None, None, return_lse, split_size
     )  # fmt: skip
@@ -30,7 +32,7 @@ def _attend(
 @_attend.register_fake
 def _(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_slopes, scale,
-    k_scale, v_scale, return_lse, split_size
+    k_scale, v_scale, return_lse, split_size, bitwise
 ):  # fmt: skip
     out, lse = decode_arguments.shapes(q, v_cache)
     found = [q.new_empty(out)]
@@ -41,7 +43,7 @@ def _(
 
 def attend(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_slopes, scale,
-    k_scale, v_scale, workspace, out, return_lse, split_size
+    k_scale, v_scale, workspace, out, return_lse, split_size, bitwise=None
 ):  # fmt: skip
     """What `attend_with_cache` gives, whose numbers are checked.
 
@@ -55,11 +57,13 @@ def attend(
         decode_arguments.refuse_gradients(
             q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, slopes=in_slopes
         )
+    if bitwise is not None:
+        decode_training.check_tensors(q, k_cache)
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, 0)
     found = _attend(
         q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_slopes,
-        scale, k_scale, v_scale, return_lse, split_size
+        scale, k_scale, v_scale, return_lse, split_size, bitwise
     )  # fmt: skip
     if out is not None:
         found = [out.copy_(found[0]), *found[1:]]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83d00aa46135eb39
-#   text hash     3b8013d088e4c929
+#   content hash  2f1e32a5b157bcec
+#   text hash     06ece6cbb1b8fb46
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

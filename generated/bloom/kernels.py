@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83d00aa46135eb39
-#   text hash     32d09bf0e425a686
+#   content hash  2f1e32a5b157bcec
+#   text hash     2bbaa421cd1ca2e0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  83d00aa46135eb39
-#   text hash     f67f2bf84e0cd685
+#   content hash  2f1e32a5b157bcec
+#   text hash     a563867c554402a6
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb4e9bc360892393
-#   text hash     41ef2e8772538db6
+#   content hash  b7ff3f2d66a4cabe
+#   text hash     ac62d6ec64d7b5c9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

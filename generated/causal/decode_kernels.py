@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb4e9bc360892393
-#   text hash     703f9071ed483656
+#   content hash  b7ff3f2d66a4cabe
+#   text hash     379e8ed2dd335e8d
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

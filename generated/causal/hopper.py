@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb4e9bc360892393
-#   text hash     87f41b7303943464
+#   content hash  b7ff3f2d66a4cabe
+#   text hash     2ef330afe72fdeec
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

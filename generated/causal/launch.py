@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb4e9bc360892393
-#   text hash     89974bbddac6af12
+#   content hash  b7ff3f2d66a4cabe
+#   text hash     2e272eced4532036
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

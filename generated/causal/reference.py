@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb4e9bc360892393
-#   text hash     11f9d12f87663ea6
+#   content hash  b7ff3f2d66a4cabe
+#   text hash     24025e4bd6164086
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

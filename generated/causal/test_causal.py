@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb4e9bc360892393
-#   text hash     92a916ea6f1930a0
+#   content hash  b7ff3f2d66a4cabe
+#   text hash     9dc43790187a4f09
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

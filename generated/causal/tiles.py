@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb4e9bc360892393
-#   text hash     72146499eb41a5f9
+#   content hash  b7ff3f2d66a4cabe
+#   text hash     55bedfd3a3af1a46
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

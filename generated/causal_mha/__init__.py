@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3d84c728e17a668b
-#   text hash     25ed4a92e58e49e5
+#   content hash  5737daef1048564c
+#   text hash     e0990bb46f6ed09f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3d84c728e17a668b
-#   text hash     47bc450b4529a530
+#   content hash  5737daef1048564c
+#   text hash     3319bb7c60c36c66
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

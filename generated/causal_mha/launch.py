@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3d84c728e17a668b
-#   text hash     0e2d91ee62ffccc2
+#   content hash  5737daef1048564c
+#   text hash     7f9b5362d5f855b3
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3d84c728e17a668b
-#   text hash     b7f480337134abf6
+#   content hash  5737daef1048564c
+#   text hash     5f6baab1ed29b6bf
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

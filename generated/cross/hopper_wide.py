@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cba384b78e81dfa7
-#   text hash     9ca0db8d7c792590
+#   content hash  9b32a33e9866fe2c
+#   text hash     a8bf5eadc72dab3c
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cba384b78e81dfa7
-#   text hash     8fb89b66727f81e7
+#   content hash  9b32a33e9866fe2c
+#   text hash     d65194c4e6223e5f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

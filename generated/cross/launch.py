@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cba384b78e81dfa7
-#   text hash     eeb99ea495428411
+#   content hash  9b32a33e9866fe2c
+#   text hash     8d1127dd80eb26a7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

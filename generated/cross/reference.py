@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cba384b78e81dfa7
-#   text hash     f0e084bd2f1f232d
+#   content hash  9b32a33e9866fe2c
+#   text hash     724f863eae07127c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

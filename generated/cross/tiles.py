@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cba384b78e81dfa7
-#   text hash     c9c339cd91a10d3a
+#   content hash  9b32a33e9866fe2c
+#   text hash     733cc61d102220d7
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f06c31407feecf83
-#   text hash     a6d2147cd0e16611
+#   content hash  ef98b9a1f51ea7eb
+#   text hash     cd3bf4d0110a1135
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f06c31407feecf83
-#   text hash     589aff702f786ff2
+#   content hash  ef98b9a1f51ea7eb
+#   text hash     1d4b198a9fb79aef
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f06c31407feecf83
-#   text hash     db06934c9e300c05
+#   content hash  ef98b9a1f51ea7eb
+#   text hash     91e0d6d584f95924
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

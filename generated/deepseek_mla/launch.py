@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f06c31407feecf83
-#   text hash     054e1761f32a2341
+#   content hash  ef98b9a1f51ea7eb
+#   text hash     43fa4db1890f4019
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f06c31407feecf83
-#   text hash     6906b01f42fbaae4
+#   content hash  ef98b9a1f51ea7eb
+#   text hash     b1791dc2306b76c1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7848a45315ce136d
-#   text hash     da3248c50447bd0d
+#   content hash  2dc0a60abf901baf
+#   text hash     3741c88f89f35b1e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

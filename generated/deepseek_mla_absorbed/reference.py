@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7848a45315ce136d
-#   text hash     570d16e2c7c358ca
+#   content hash  2dc0a60abf901baf
+#   text hash     e8dd8f926af18a47
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7848a45315ce136d
-#   text hash     613b9d78890c3fb9
+#   content hash  2dc0a60abf901baf
+#   text hash     bd04616dfb5a9608
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cfee690c178105bf
-#   text hash     2b6a9195983e54c5
+#   content hash  5ce00f106e9fcf41
+#   text hash     978e9fad6dbc9ce5
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cfee690c178105bf
-#   text hash     08a592934bac9e02
+#   content hash  5ce00f106e9fcf41
+#   text hash     39e1476791afca0e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cfee690c178105bf
-#   text hash     c4012e324f33e9d8
+#   content hash  5ce00f106e9fcf41
+#   text hash     91ce700cf99c9635
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cfee690c178105bf
-#   text hash     ff19fc08d8ef09a2
+#   content hash  5ce00f106e9fcf41
+#   text hash     d3e870a58bbce74b
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

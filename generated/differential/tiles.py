@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cfee690c178105bf
-#   text hash     b573d805350a09b2
+#   content hash  5ce00f106e9fcf41
+#   text hash     985b3413ca7bd89a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

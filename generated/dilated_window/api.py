@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bfbdfd1fd24244c1
-#   text hash     aa8219e1f3234040
+#   content hash  ff591c5f09a188c8
+#   text hash     aa266899fe8a97ca
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

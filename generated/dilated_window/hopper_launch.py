@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bfbdfd1fd24244c1
-#   text hash     52b6b2432f6386eb
+#   content hash  ff591c5f09a188c8
+#   text hash     ec5e3b3d32121cca
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bfbdfd1fd24244c1
-#   text hash     b9d47f4c597ed1e5
+#   content hash  ff591c5f09a188c8
+#   text hash     02ca604d95b857eb
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bfbdfd1fd24244c1
-#   text hash     01e3d7fef5ace79c
+#   content hash  ff591c5f09a188c8
+#   text hash     147b37af9b423a2b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

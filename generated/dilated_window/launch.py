@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bfbdfd1fd24244c1
-#   text hash     3fc0af8dfc3444e7
+#   content hash  ff591c5f09a188c8
+#   text hash     a0d4d2b0b27cd33a
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

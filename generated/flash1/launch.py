@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1cd49fe1a96140e6
-#   text hash     bba2f716d2ac95df
+#   content hash  631ed0062f8004ce
+#   text hash     2dcb437ce8618f15
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1cd49fe1a96140e6
-#   text hash     384c99f0eddbabb1
+#   content hash  631ed0062f8004ce
+#   text hash     6b9a51a86efb43d2
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

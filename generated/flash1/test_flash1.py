@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1cd49fe1a96140e6
-#   text hash     62763d5476036c93
+#   content hash  631ed0062f8004ce
+#   text hash     ee39d9fafaa88748
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3a92207edbad6158
-#   text hash     43de7116b0ebbb1b
+#   content hash  916ff26d4dc11af7
+#   text hash     17bfe55734e9e42e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

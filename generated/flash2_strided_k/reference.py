@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3a92207edbad6158
-#   text hash     5f7864f9132f5e22
+#   content hash  916ff26d4dc11af7
+#   text hash     67202dbedf8f9b24
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

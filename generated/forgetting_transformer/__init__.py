@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3d4bc350d8755e2
-#   text hash     67ff6b25af3b5330
+#   content hash  60ec59b8f6285d5d
+#   text hash     078e5474b572ea1c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3d4bc350d8755e2
-#   text hash     4da583ac2768beff
+#   content hash  60ec59b8f6285d5d
+#   text hash     5883f2c9ebe38866
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

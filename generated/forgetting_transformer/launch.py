@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3d4bc350d8755e2
-#   text hash     f7f8ac3946da7c68
+#   content hash  60ec59b8f6285d5d
+#   text hash     6e71dd3bdac8e03d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

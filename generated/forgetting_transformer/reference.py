@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3d4bc350d8755e2
-#   text hash     bcec2865c32db394
+#   content hash  60ec59b8f6285d5d
+#   text hash     93e1b71c2106d46f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

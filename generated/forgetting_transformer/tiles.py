@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3d4bc350d8755e2
-#   text hash     20a551cb910eb51c
+#   content hash  60ec59b8f6285d5d
+#   text hash     e96bc2a7e8ee8b33
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

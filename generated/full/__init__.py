@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1c96c6b1f7f52459
-#   text hash     6e624552d860229c
+#   content hash  1d21239ded6331e6
+#   text hash     31c450a041ccdeae
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

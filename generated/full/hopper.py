@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1c96c6b1f7f52459
-#   text hash     4ef500a51346afd4
+#   content hash  1d21239ded6331e6
+#   text hash     dc5b30b31d06fa72
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1c96c6b1f7f52459
-#   text hash     485878be62e2f7d8
+#   content hash  1d21239ded6331e6
+#   text hash     e8a6f1b887ce9ff3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1c96c6b1f7f52459
-#   text hash     39b7cd7198124aad
+#   content hash  1d21239ded6331e6
+#   text hash     ef6c0d276185d7c0
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

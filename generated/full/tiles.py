@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1c96c6b1f7f52459
-#   text hash     b41f67e5a945998b
+#   content hash  1d21239ded6331e6
+#   text hash     c71d617a41a8deec
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

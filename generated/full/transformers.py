@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1c96c6b1f7f52459
-#   text hash     76535855d7a79472
+#   content hash  1d21239ded6331e6
+#   text hash     6f121768e68eae2c
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

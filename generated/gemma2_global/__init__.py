@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  675bdd507f186ffc
-#   text hash     87bdfd6da0f47176
+#   content hash  51577b8df8988aa8
+#   text hash     4d464628b186fe53
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

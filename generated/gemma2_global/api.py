@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  675bdd507f186ffc
-#   text hash     d7e9ed889fcdd878
+#   content hash  51577b8df8988aa8
+#   text hash     c25eecb017f676d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  675bdd507f186ffc
-#   text hash     edb6feaadd851666
+#   content hash  51577b8df8988aa8
+#   text hash     58db8598c2cbcdc3
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

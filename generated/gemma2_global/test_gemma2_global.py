@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  675bdd507f186ffc
-#   text hash     26d85a499ea17c65
+#   content hash  51577b8df8988aa8
+#   text hash     c86e58744e908554
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

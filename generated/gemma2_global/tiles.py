@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  675bdd507f186ffc
-#   text hash     f05549ad0c26ebea
+#   content hash  51577b8df8988aa8
+#   text hash     00d43d5c36bad31f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0aee0d1eaf1130e3
-#   text hash     8cd5b4fbdf6fe21f
+#   content hash  0ca6fc536eda373b
+#   text hash     157e2017afd1f867
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0aee0d1eaf1130e3
-#   text hash     b414df6a53bb1bd5
+#   content hash  0ca6fc536eda373b
+#   text hash     6cd8fdf9c514e47c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0aee0d1eaf1130e3
-#   text hash     db0a9c2aadefa114
+#   content hash  0ca6fc536eda373b
+#   text hash     e43faa398006fd99
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,7 +34,12 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
-    q, k = q_turned, k_turned
+    attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, scale)
+    return out, lse, q_turned, k_turned
+
+
+def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, scale):
+    """Fills in out and LSE, from queries and keys that are turned already."""
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -48,7 +53,6 @@ def _attend(
         )  # fmt: skip
 
     runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
-    return out, lse, q_turned, k_turned
 
 
 def _outputs(q, v, entries):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0aee0d1eaf1130e3
-#   text hash     3b19ec9792bb0464
+#   content hash  0ca6fc536eda373b
+#   text hash     03fbfab3b0e4ef42
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0aee0d1eaf1130e3
-#   text hash     040dc64593d0814d
+#   content hash  0ca6fc536eda373b
+#   text hash     537d446e62ddfb0a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

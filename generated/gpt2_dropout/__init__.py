@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b0658eba49af64f5
-#   text hash     2a85ef1c8be34687
+#   content hash  f65d0c0bc20e237f
+#   text hash     2bd20cdf576eb43e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b0658eba49af64f5
-#   text hash     9d12c2695c9c586c
+#   content hash  f65d0c0bc20e237f
+#   text hash     e7cd792847bac10d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

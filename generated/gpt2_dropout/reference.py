@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b0658eba49af64f5
-#   text hash     e1a185d7ff49304d
+#   content hash  f65d0c0bc20e237f
+#   text hash     27421ba3c5e0f4ef
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b0658eba49af64f5
-#   text hash     d7b787e4293010f0
+#   content hash  f65d0c0bc20e237f
+#   text hash     14734ad1c0a30124
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

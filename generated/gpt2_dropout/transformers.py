@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b0658eba49af64f5
-#   text hash     a04b39971db4e458
+#   content hash  f65d0c0bc20e237f
+#   text hash     47a5dbbd90487648
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

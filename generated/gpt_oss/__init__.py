@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26f0221debc67bcc
-#   text hash     75d0630a39191c62
+#   content hash  f68edd7c82a7f5e0
+#   text hash     8c971784404ab328
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26f0221debc67bcc
-#   text hash     1b84d0289549dce3
+#   content hash  f68edd7c82a7f5e0
+#   text hash     8d8072f9ea9636a1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -39,6 +39,7 @@ def attend_with_cache(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
     split_size: int | None = None,
+    bitwise: str | None = None,
 ):
     """The full layers of gpt-oss, with a learned sink for each head.
 
@@ -65,6 +66,9 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
+        more time, and memory for a copy of all pages. With a cache of q's type and sinks, without split_size;
+        workspace is not used
     """
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
         max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)
@@ -75,7 +79,12 @@ def attend_with_cache(
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
     attend = attend_now
-    if torch.compiler.is_compiling():
+    if bitwise is not None:
+        from . import decode_training
+
+        decode_training.check_numbers(bitwise, split_size)
+        attend = decode_training.attend
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26f0221debc67bcc
-#   text hash     ff5b63d4159bb258
+#   content hash  f68edd7c82a7f5e0
+#   text hash     ed8b934266c992ea
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

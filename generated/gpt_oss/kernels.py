@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26f0221debc67bcc
-#   text hash     e0db4e286907a2c6
+#   content hash  f68edd7c82a7f5e0
+#   text hash     ca435886d5239a35
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 
@@ -260,6 +260,12 @@ def load_cos_sin(
 
 
 @triton.jit
+def rotated(x, y, cos, sin):
+    """x cos + y sin, rounded alike wherever it stands: a compiler would choose which product it does not round."""
+    return tl.fma(x, cos, y * sin)
+
+
+@triton.jit
 def rotate_pairs(
     x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr
@@ -275,8 +281,8 @@ def rotate_pairs(
     a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
     b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
     dtype = turned_ptr.dtype.element_ty
-    tl.store(turned_ptr + turned_row + first, (a * cos - b * sin).to(dtype), mask=there)
-    tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + first, rotated(a, -b, cos, sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + second, rotated(b, a, cos, sin).to(dtype), mask=there)
 
 
 @triton.jit

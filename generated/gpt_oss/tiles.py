@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26f0221debc67bcc
-#   text hash     159071f14d0208d2
+#   content hash  f68edd7c82a7f5e0
+#   text hash     0b8937b941b34414
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  106d0ad4c23dfdc9
-#   text hash     d609325e40dda242
+#   content hash  e36da3a4e63f3ec9
+#   text hash     6093caa34be61297
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  106d0ad4c23dfdc9
-#   text hash     0fef8694e1103e61
+#   content hash  e36da3a4e63f3ec9
+#   text hash     87296fb75d5355dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -75,7 +75,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .kernels import LOG2E, add_product, partial_row_sums
+from .kernels import LOG2E, add_product, partial_row_sums, rotated
 
 INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
@@ -194,7 +194,7 @@ def load_rotated(
     cos = tl.load(cos_ptr + angle * cos_stride_row + pair[None, :] * cos_stride_column, mask=turned, other=1.0)
     sin = tl.load(sin_ptr + angle * sin_stride_row + pair[None, :] * sin_stride_column, mask=turned, other=0.0)
     y = tl.where(second[None, :], y, -y)
-    return (x.to(tl.float32) * cos.to(tl.float32) + y * sin.to(tl.float32)).to(x.dtype)
+    return rotated(x.to(tl.float32), y, cos.to(tl.float32), sin.to(tl.float32)).to(x.dtype)
 
 
 @triton.jit

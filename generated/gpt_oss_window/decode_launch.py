@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  106d0ad4c23dfdc9
-#   text hash     7e80bca41450267b
+#   content hash  e36da3a4e63f3ec9
+#   text hash     1c1f7201eda3b8a5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  106d0ad4c23dfdc9
-#   text hash     84bc62bd318a86f6
+#   content hash  e36da3a4e63f3ec9
+#   text hash     83657cf9d89977ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  106d0ad4c23dfdc9
-#   text hash     6a4f19a5e9b611ae
+#   content hash  e36da3a4e63f3ec9
+#   text hash     121edc19d1abf81f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 
@@ -261,6 +261,12 @@ def load_cos_sin(
 
 
 @triton.jit
+def rotated(x, y, cos, sin):
+    """x cos + y sin, rounded alike wherever it stands: a compiler would choose which product it does not round."""
+    return tl.fma(x, cos, y * sin)
+
+
+@triton.jit
 def rotate_pairs(
     x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr
@@ -276,8 +282,8 @@ def rotate_pairs(
     a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
     b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
     dtype = turned_ptr.dtype.element_ty
-    tl.store(turned_ptr + turned_row + first, (a * cos - b * sin).to(dtype), mask=there)
-    tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + first, rotated(a, -b, cos, sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + second, rotated(b, a, cos, sin).to(dtype), mask=there)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  106d0ad4c23dfdc9
-#   text hash     fad2b8d8bd4c7c08
+#   content hash  e36da3a4e63f3ec9
+#   text hash     a2625d6a998aa966
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -37,7 +37,12 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
-    q, k = q_turned, k_turned
+    attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, sinks, scale)
+    return out, lse, q_turned, k_turned
+
+
+def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, sinks, scale):
+    """Fills in out and LSE, from queries and keys that are turned already."""
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -52,7 +57,6 @@ def _attend(
         )  # fmt: skip
 
     runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
-    return out, lse, q_turned, k_turned
 
 
 def _outputs(q, v, entries):

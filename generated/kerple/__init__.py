@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b70a6b9abf745068
-#   text hash     7b5f91ea10e0dd64
+#   content hash  2290bccfa3579843
+#   text hash     56e3e4554511ac7b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

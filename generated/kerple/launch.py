@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b70a6b9abf745068
-#   text hash     60f6fd44ee74b66e
+#   content hash  2290bccfa3579843
+#   text hash     792770dd4e5bece6
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

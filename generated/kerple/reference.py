@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b70a6b9abf745068
-#   text hash     0e40929617d9c58b
+#   content hash  2290bccfa3579843
+#   text hash     34492ff05a584bf6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

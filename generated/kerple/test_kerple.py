@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b70a6b9abf745068
-#   text hash     d73df57543685b5a
+#   content hash  2290bccfa3579843
+#   text hash     f5a7b170db1e4046
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

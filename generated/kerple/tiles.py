@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b70a6b9abf745068
-#   text hash     ba95c0cd730890a7
+#   content hash  2290bccfa3579843
+#   text hash     a5bfa03aca0857bd
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

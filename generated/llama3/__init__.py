@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94d2d777778ecfb0
-#   text hash     6ca84ba2c8bc0188
+#   content hash  f13bd0348a4f3519
+#   text hash     f222d0ed1e58f37b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

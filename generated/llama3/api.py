@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94d2d777778ecfb0
-#   text hash     88b1ce4df563d0c9
+#   content hash  f13bd0348a4f3519
+#   text hash     d63abbdcd4e3d0a3
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94d2d777778ecfb0
-#   text hash     a534a63b49d5efc8
+#   content hash  f13bd0348a4f3519
+#   text hash     7324142131addf47
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -39,6 +39,7 @@ def attend_with_cache(
     return_lse: bool = False,
     return_key_sums: bool = False,
     split_size: int | None = None,
+    bitwise: str | None = None,
 ):
     """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 
@@ -66,6 +67,9 @@ def attend_with_cache(
         softmax, summed over its new tokens; 0 behind its last key
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
+        more time, and memory for a copy of all pages. With a cache of q's type, without split_size and return_key_sums;
+        workspace is not used
     """
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
         max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)
@@ -78,7 +82,12 @@ def attend_with_cache(
     if return_key_sums is not False:
         arguments.as_bool("return_key_sums", return_key_sums)
     attend = attend_now
-    if torch.compiler.is_compiling():
+    if bitwise is not None:
+        from . import decode_training
+
+        decode_training.check_numbers(bitwise, split_size, return_key_sums)
+        attend = decode_training.attend
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend

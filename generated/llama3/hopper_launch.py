@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94d2d777778ecfb0
-#   text hash     1249ef14ae7f47f6
+#   content hash  f13bd0348a4f3519
+#   text hash     7428061f636a62c9
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94d2d777778ecfb0
-#   text hash     3684227e57ee5868
+#   content hash  f13bd0348a4f3519
+#   text hash     54828a936b48af0d
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,7 +35,12 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
-    q, k = q_turned, k_turned
+    attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, scale)
+    return out, lse, q_turned, k_turned
+
+
+def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, scale):
+    """Fills in out and LSE, from queries and keys that are turned already."""
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -49,7 +54,6 @@ def _attend(
         )  # fmt: skip
 
     runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
-    return out, lse, q_turned, k_turned
 
 
 def _outputs(q, v, entries):

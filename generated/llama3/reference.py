@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94d2d777778ecfb0
-#   text hash     c76fdd4ec772e70c
+#   content hash  f13bd0348a4f3519
+#   text hash     24d93b154960964c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94d2d777778ecfb0
-#   text hash     824905d569867b14
+#   content hash  f13bd0348a4f3519
+#   text hash     b5f6624c64a2b57d
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

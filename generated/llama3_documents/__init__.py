@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e662026ff6b1187
-#   text hash     a3c2fb0d56bd16eb
+#   content hash  da639261a20da524
+#   text hash     31b2f71c45092121
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

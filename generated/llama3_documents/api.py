@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e662026ff6b1187
-#   text hash     24cf634fd4b0ad03
+#   content hash  da639261a20da524
+#   text hash     5ed57ca59878b454
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e662026ff6b1187
-#   text hash     a176216804427116
+#   content hash  da639261a20da524
+#   text hash     7e2497fb9aa112d6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e662026ff6b1187
-#   text hash     4b6566b08976afcc
+#   content hash  da639261a20da524
+#   text hash     99926de1085b5fce
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

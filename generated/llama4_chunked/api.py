@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2e186dbbf81cad8
-#   text hash     b53258af9a5e5f89
+#   content hash  419b877b321d7305
+#   text hash     53976617443792ab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2e186dbbf81cad8
-#   text hash     517ccbe707b2d6ef
+#   content hash  419b877b321d7305
+#   text hash     a1fd656cc3f7bf24
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -75,7 +75,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .kernels import LOG2E, add_product, floor_div, partial_row_sums
+from .kernels import LOG2E, add_product, floor_div, partial_row_sums, rotated
 
 INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
@@ -193,7 +193,7 @@ def load_rotated(
     cos = tl.load(cos_ptr + angle * cos_stride_row + pair[None, :] * cos_stride_column, mask=turned, other=1.0)
     sin = tl.load(sin_ptr + angle * sin_stride_row + pair[None, :] * sin_stride_column, mask=turned, other=0.0)
     y = tl.where(second[None, :], y, -y)
-    return (x.to(tl.float32) * cos.to(tl.float32) + y * sin.to(tl.float32)).to(x.dtype)
+    return rotated(x.to(tl.float32), y, cos.to(tl.float32), sin.to(tl.float32)).to(x.dtype)
 
 
 @triton.jit

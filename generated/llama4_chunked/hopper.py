@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2e186dbbf81cad8
-#   text hash     c7adfbcced921c72
+#   content hash  419b877b321d7305
+#   text hash     e10e1f7770a4ae02
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2e186dbbf81cad8
-#   text hash     4e54884e237cadfe
+#   content hash  419b877b321d7305
+#   text hash     875e651cdeb931cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 
@@ -266,6 +266,12 @@ def load_cos_sin(
 
 
 @triton.jit
+def rotated(x, y, cos, sin):
+    """x cos + y sin, rounded alike wherever it stands: a compiler would choose which product it does not round."""
+    return tl.fma(x, cos, y * sin)
+
+
+@triton.jit
 def rotate_pairs(
     x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr
@@ -281,8 +287,8 @@ def rotate_pairs(
     a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
     b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
     dtype = turned_ptr.dtype.element_ty
-    tl.store(turned_ptr + turned_row + first, (a * cos - b * sin).to(dtype), mask=there)
-    tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + first, rotated(a, -b, cos, sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + second, rotated(b, a, cos, sin).to(dtype), mask=there)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2e186dbbf81cad8
-#   text hash     aec5b4ec54a1a6cc
+#   content hash  419b877b321d7305
+#   text hash     e9f89aa98849f878
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,7 +35,12 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
-    q, k = q_turned, k_turned
+    attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, scale)
+    return out, lse, q_turned, k_turned
+
+
+def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, scale):
+    """Fills in out and LSE, from queries and keys that are turned already."""
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -49,7 +54,6 @@ def _attend(
         )  # fmt: skip
 
     runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
-    return out, lse, q_turned, k_turned
 
 
 def _outputs(q, v, entries):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2e186dbbf81cad8
-#   text hash     462f6b675c9fc726
+#   content hash  419b877b321d7305
+#   text hash     35088a46f9fc2fdf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1aa8d07ccf5fcff4
-#   text hash     17154d8bba992bc2
+#   content hash  c1a609d10e9fac26
+#   text hash     de24e598276fe1d7
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

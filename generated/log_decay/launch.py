@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1aa8d07ccf5fcff4
-#   text hash     4a94e44cccf558d5
+#   content hash  c1a609d10e9fac26
+#   text hash     3b74a8c91b0bae6b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

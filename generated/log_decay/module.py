@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1aa8d07ccf5fcff4
-#   text hash     aad63a46410cfbf3
+#   content hash  c1a609d10e9fac26
+#   text hash     45e866ac72bc2a35
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1aa8d07ccf5fcff4
-#   text hash     1f7f9a74ead05cb8
+#   content hash  c1a609d10e9fac26
+#   text hash     b11222fcc8a17d63
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

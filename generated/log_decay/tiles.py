@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1aa8d07ccf5fcff4
-#   text hash     e23b5ee050a578d3
+#   content hash  c1a609d10e9fac26
+#   text hash     efac90c59f112a0a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ff86bec253c07195
-#   text hash     2bbb3ab0971d7c98
+#   content hash  3588ef56dfc0e23a
+#   text hash     26cd310980ac60c7
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

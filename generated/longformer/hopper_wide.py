@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ff86bec253c07195
-#   text hash     a27aefcc1bc4788c
+#   content hash  3588ef56dfc0e23a
+#   text hash     19f2fb694ff1230b
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

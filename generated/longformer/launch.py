@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ff86bec253c07195
-#   text hash     fcbf266a5bc53087
+#   content hash  3588ef56dfc0e23a
+#   text hash     6cb60b312d1573ab
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ff86bec253c07195
-#   text hash     af022f7ed38782be
+#   content hash  3588ef56dfc0e23a
+#   text hash     0346b9993fb4b783
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

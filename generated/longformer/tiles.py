@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ff86bec253c07195
-#   text hash     46e11d0fc64aa745
+#   content hash  3588ef56dfc0e23a
+#   text hash     6f0839b3e9e17ed2
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b29521928f9de6f
-#   text hash     8ee26308d0d47ad6
+#   content hash  ad2f9553987d0ce5
+#   text hash     8e22a63a8646b68b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

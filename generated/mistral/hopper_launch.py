@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b29521928f9de6f
-#   text hash     62a2f6a1eb485cc7
+#   content hash  ad2f9553987d0ce5
+#   text hash     a060c399d2d6e6bb
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b29521928f9de6f
-#   text hash     43d9b8c3610325c1
+#   content hash  ad2f9553987d0ce5
+#   text hash     12ef449013ae59a5
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b29521928f9de6f
-#   text hash     648dd2d0c5ae2087
+#   content hash  ad2f9553987d0ce5
+#   text hash     47dcf554f0b18248
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b29521928f9de6f
-#   text hash     d805c2a6b4cf4b40
+#   content hash  ad2f9553987d0ce5
+#   text hash     560c23bd8f608987
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

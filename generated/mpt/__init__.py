@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23427a8a762a8e6d
-#   text hash     8fb38c0b9f635072
+#   content hash  06cfef9284e2d43b
+#   text hash     2beba3442af05c07
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

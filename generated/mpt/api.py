@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23427a8a762a8e6d
-#   text hash     870309052ce4b42d
+#   content hash  06cfef9284e2d43b
+#   text hash     66a4a7f60dd96740
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23427a8a762a8e6d
-#   text hash     ef3d16bde3b8c1c4
+#   content hash  06cfef9284e2d43b
+#   text hash     b86a226a050fec55
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23427a8a762a8e6d
-#   text hash     6cab405d4c6b5656
+#   content hash  06cfef9284e2d43b
+#   text hash     cd0ba66a82391744
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23427a8a762a8e6d
-#   text hash     0de0328fee16da5a
+#   content hash  06cfef9284e2d43b
+#   text hash     2cd79878ea16b9c3
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

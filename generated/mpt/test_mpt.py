@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23427a8a762a8e6d
-#   text hash     93edb83da3705ef6
+#   content hash  06cfef9284e2d43b
+#   text hash     630cc5d7c40c2cfa
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23427a8a762a8e6d
-#   text hash     21318d108a9615eb
+#   content hash  06cfef9284e2d43b
+#   text hash     cee137845461997d
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

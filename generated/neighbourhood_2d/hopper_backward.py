@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8d62c178e93aa8e4
-#   text hash     3b0413d6b6bbcb10
+#   content hash  d6640d89702fa27c
+#   text hash     f0e82133146ba1cf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

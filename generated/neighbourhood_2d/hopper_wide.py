@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8d62c178e93aa8e4
-#   text hash     a056530a574f27b5
+#   content hash  d6640d89702fa27c
+#   text hash     cbbb28e1413fbb2d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8d62c178e93aa8e4
-#   text hash     fc8798b0c0945533
+#   content hash  d6640d89702fa27c
+#   text hash     649578d1eed18bed
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8d62c178e93aa8e4
-#   text hash     7d7315213e617d75
+#   content hash  d6640d89702fa27c
+#   text hash     095cea3ee7ceaa4e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8d62c178e93aa8e4
-#   text hash     8b004133b22896d2
+#   content hash  d6640d89702fa27c
+#   text hash     40e5b6a836c30641
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

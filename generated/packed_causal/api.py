@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5fdd22db9b809032
-#   text hash     4c6142bfedfb4076
+#   content hash  70942cf92ec6d4b4
+#   text hash     973a977b0b3eed2b
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5fdd22db9b809032
-#   text hash     d7f67dbb6e4ba3cb
+#   content hash  70942cf92ec6d4b4
+#   text hash     5ee8af997ab7bc5c
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5fdd22db9b809032
-#   text hash     583d561b0862d7df
+#   content hash  70942cf92ec6d4b4
+#   text hash     f76c942cff27c645
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

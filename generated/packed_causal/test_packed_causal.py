@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5fdd22db9b809032
-#   text hash     5e0464676b140056
+#   content hash  70942cf92ec6d4b4
+#   text hash     175edd25f879efd6
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

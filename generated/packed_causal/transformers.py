@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5fdd22db9b809032
-#   text hash     bfeec58c774d505a
+#   content hash  70942cf92ec6d4b4
+#   text hash     ed101d370ef75be6
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd9836bbd5412b5f
-#   text hash     bb808ecceec625d0
+#   content hash  f1687d7431f7285a
+#   text hash     75b215a9fbd483de
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

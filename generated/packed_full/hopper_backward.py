@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd9836bbd5412b5f
-#   text hash     c4d3f96817b10c4c
+#   content hash  f1687d7431f7285a
+#   text hash     c940b4957710d3f8
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd9836bbd5412b5f
-#   text hash     8512369ac90bbd91
+#   content hash  f1687d7431f7285a
+#   text hash     f870c3abba0b1611
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd9836bbd5412b5f
-#   text hash     c17a4117e01e6844
+#   content hash  f1687d7431f7285a
+#   text hash     b740038c72afeffd
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd9836bbd5412b5f
-#   text hash     a9cbf9a8496cd869
+#   content hash  f1687d7431f7285a
+#   text hash     4a4070258604aa47
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

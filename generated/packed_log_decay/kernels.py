@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b379dcf9d36eb392
-#   text hash     7776b38f9c1c646c
+#   content hash  3a709bc03afd227f
+#   text hash     3569fbd21519889e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b379dcf9d36eb392
-#   text hash     8ab1b2b8b38fda71
+#   content hash  3a709bc03afd227f
+#   text hash     03d9417236286ecf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b379dcf9d36eb392
-#   text hash     8eface9a1bb52145
+#   content hash  3a709bc03afd227f
+#   text hash     b22ab8161c4f9a44
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

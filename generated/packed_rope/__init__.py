@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bcce5f112c56cd6
-#   text hash     4aa5c686b29e525c
+#   content hash  4881c5dd76896f7d
+#   text hash     182c01b019d25f3d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

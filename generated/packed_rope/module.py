@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bcce5f112c56cd6
-#   text hash     d2a393661ab9ea1c
+#   content hash  4881c5dd76896f7d
+#   text hash     f478f2d6870c218f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

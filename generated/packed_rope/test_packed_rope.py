@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bcce5f112c56cd6
-#   text hash     6b44d369dd68d645
+#   content hash  4881c5dd76896f7d
+#   text hash     8dcdeab3a9fa88ee
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bcce5f112c56cd6
-#   text hash     01cdc4ec8285ceb2
+#   content hash  4881c5dd76896f7d
+#   text hash     c28341e520f5e087
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6eafdaab2277f0ce
-#   text hash     f6b8bc2acb98868d
+#   content hash  7058def4765d9749
+#   text hash     2cd7c3ccf9500278
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

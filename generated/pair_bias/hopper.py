@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6eafdaab2277f0ce
-#   text hash     62d05a4f87bfbcd5
+#   content hash  7058def4765d9749
+#   text hash     2145ed80073f833e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

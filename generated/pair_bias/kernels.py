@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6eafdaab2277f0ce
-#   text hash     d197f604defcd381
+#   content hash  7058def4765d9749
+#   text hash     513244ccf54ccb7d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6eafdaab2277f0ce
-#   text hash     e43b6c1985d74705
+#   content hash  7058def4765d9749
+#   text hash     c02d92e11698ca5c
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

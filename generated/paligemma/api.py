@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dc26b1cb052a3c6
-#   text hash     ac2e3f841d8bd700
+#   content hash  c05fce5e9e12cd0f
+#   text hash     c183883978724db5
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dc26b1cb052a3c6
-#   text hash     0ccf465f87a169d8
+#   content hash  c05fce5e9e12cd0f
+#   text hash     bc94127ebeb86257
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -39,6 +39,7 @@ def attend_with_cache(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
     split_size: int | None = None,
+    bitwise: str | None = None,
 ):
     """An image and a prompt that all see as a prefix, and text that sees causally.
 
@@ -65,6 +66,9 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
+        more time, and memory for a copy of all pages. With a cache of q's type, without split_size;
+        workspace is not used
     """
     return _attend(
         q,
@@ -87,6 +91,7 @@ def attend_with_cache(
         out,
         return_lse,
         split_size,
+        bitwise,
     )
 
 
@@ -111,6 +116,7 @@ def _attend(
     out,
     return_lse,
     split_size,
+    bitwise,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
@@ -122,7 +128,12 @@ def _attend(
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
     attend = attend_now
-    if torch.compiler.is_compiling():
+    if bitwise is not None:
+        from . import decode_training
+
+        decode_training.check_numbers(bitwise, split_size)
+        attend = decode_training.attend
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend

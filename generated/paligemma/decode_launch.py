@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dc26b1cb052a3c6
-#   text hash     64ef4f73e83f7018
+#   content hash  c05fce5e9e12cd0f
+#   text hash     e2b1f1efaf188ebe
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

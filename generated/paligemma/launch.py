@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dc26b1cb052a3c6
-#   text hash     acbcaf732a43331b
+#   content hash  c05fce5e9e12cd0f
+#   text hash     35e8f96aa93d4929
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,7 +35,12 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_prefix_len)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
-    q, k = q_turned, k_turned
+    attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, in_prefix_len, scale)
+    return out, lse, q_turned, k_turned
+
+
+def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, in_prefix_len, scale):
+    """Fills in out and LSE, from queries and keys that are turned already."""
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -49,7 +54,6 @@ def _attend(
         )  # fmt: skip
 
     runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
-    return out, lse, q_turned, k_turned
 
 
 def _outputs(q, v, entries):

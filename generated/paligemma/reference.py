@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dc26b1cb052a3c6
-#   text hash     a40bce0f9fd9b072
+#   content hash  c05fce5e9e12cd0f
+#   text hash     53289ba0e8ffe6a8
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

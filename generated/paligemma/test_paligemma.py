@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dc26b1cb052a3c6
-#   text hash     ad68c6f8d77b523d
+#   content hash  c05fce5e9e12cd0f
+#   text hash     ae389cad31034c8e
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c07f9624c77fdd5
-#   text hash     634f9342cd792c29
+#   content hash  e98d70c7858e0028
+#   text hash     e067c585d4059fc9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

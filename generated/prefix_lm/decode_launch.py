@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c07f9624c77fdd5
-#   text hash     72bf40e8e51f195a
+#   content hash  e98d70c7858e0028
+#   text hash     98b55c10cd15f0e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

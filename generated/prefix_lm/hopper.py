@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c07f9624c77fdd5
-#   text hash     e15773e2cfb22ce2
+#   content hash  e98d70c7858e0028
+#   text hash     36a2dfd33f41c9f8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c07f9624c77fdd5
-#   text hash     6da83c9951f7110f
+#   content hash  e98d70c7858e0028
+#   text hash     a2ebc67b83dbaabf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

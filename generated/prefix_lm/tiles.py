@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c07f9624c77fdd5
-#   text hash     36e6ebae1654e1c9
+#   content hash  e98d70c7858e0028
+#   text hash     5bc8d7bee0442a04
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

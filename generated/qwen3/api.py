@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9ec830cdbab4208
-#   text hash     3f12de21bc679fa3
+#   content hash  1782f7b6e399c6bf
+#   text hash     0bd48863ffe6b21e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9ec830cdbab4208
-#   text hash     5245c9768ab3aa36
+#   content hash  1782f7b6e399c6bf
+#   text hash     94ce5eeb32f57f84
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -75,7 +75,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .kernels import LOG2E, add_product, partial_row_sums
+from .kernels import LOG2E, add_product, partial_row_sums, rotated
 
 INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
@@ -194,7 +194,7 @@ def load_rotated(
     cos = tl.load(cos_ptr + angle * cos_stride_row + pair[None, :] * cos_stride_column, mask=turned, other=1.0)
     sin = tl.load(sin_ptr + angle * sin_stride_row + pair[None, :] * sin_stride_column, mask=turned, other=0.0)
     y = tl.where(second[None, :], y, -y)
-    return (x.to(tl.float32) * cos.to(tl.float32) + y * sin.to(tl.float32)).to(x.dtype)
+    return rotated(x.to(tl.float32), y, cos.to(tl.float32), sin.to(tl.float32)).to(x.dtype)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9ec830cdbab4208
-#   text hash     46bf766a520c5a06
+#   content hash  1782f7b6e399c6bf
+#   text hash     b068d688cf4c9a54
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

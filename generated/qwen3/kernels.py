@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9ec830cdbab4208
-#   text hash     8cce38113925e5c5
+#   content hash  1782f7b6e399c6bf
+#   text hash     dd85af26283bba52
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 
@@ -258,6 +258,12 @@ def load_cos_sin(
 
 
 @triton.jit
+def rotated(x, y, cos, sin):
+    """x cos + y sin, rounded alike wherever it stands: a compiler would choose which product it does not round."""
+    return tl.fma(x, cos, y * sin)
+
+
+@triton.jit
 def rotate_pairs(
     x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr
@@ -273,8 +279,8 @@ def rotate_pairs(
     a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
     b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
     dtype = turned_ptr.dtype.element_ty
-    tl.store(turned_ptr + turned_row + first, (a * cos - b * sin).to(dtype), mask=there)
-    tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + first, rotated(a, -b, cos, sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + second, rotated(b, a, cos, sin).to(dtype), mask=there)
 
 
 @triton.jit

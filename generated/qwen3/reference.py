@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9ec830cdbab4208
-#   text hash     6434b826c65e056f
+#   content hash  1782f7b6e399c6bf
+#   text hash     d91523710b082f15
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

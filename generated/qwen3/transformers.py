@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9ec830cdbab4208
-#   text hash     b3e9e0448a23652b
+#   content hash  1782f7b6e399c6bf
+#   text hash     dfa09376b384efdd
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5c85ce9c38dd6e3
-#   text hash     d13a188173e073fd
+#   content hash  e1b3259cdbc55ac0
+#   text hash     e08eda9a89977239
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

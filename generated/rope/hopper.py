@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5c85ce9c38dd6e3
-#   text hash     5c7886eaa38120ed
+#   content hash  e1b3259cdbc55ac0
+#   text hash     f419792c66724fe5
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5c85ce9c38dd6e3
-#   text hash     3b5db446065c0df9
+#   content hash  e1b3259cdbc55ac0
+#   text hash     a1405ea8f30d5cec
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

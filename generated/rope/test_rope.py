@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5c85ce9c38dd6e3
-#   text hash     c3463e99a3f56602
+#   content hash  e1b3259cdbc55ac0
+#   text hash     7649ec4b1ac87df0
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

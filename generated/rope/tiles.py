@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5c85ce9c38dd6e3
-#   text hash     e19bfdde4834ad78
+#   content hash  e1b3259cdbc55ac0
+#   text hash     d6f85f6fe2fbb250
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

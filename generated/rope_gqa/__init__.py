@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49ffdff07afc1498
-#   text hash     5cf1a2048b5646c5
+#   content hash  b158f6df02f7be00
+#   text hash     f5766a66ec15bad6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

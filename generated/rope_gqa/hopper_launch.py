@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49ffdff07afc1498
-#   text hash     389716db09425af4
+#   content hash  b158f6df02f7be00
+#   text hash     b6a62ba34499c66a
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49ffdff07afc1498
-#   text hash     412a02744ab850b1
+#   content hash  b158f6df02f7be00
+#   text hash     f7f2b2e46f4e780d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49ffdff07afc1498
-#   text hash     e7ff8a79bf3e5fca
+#   content hash  b158f6df02f7be00
+#   text hash     90015eb0e32565c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

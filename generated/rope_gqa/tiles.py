@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49ffdff07afc1498
-#   text hash     f844f255ebf9939a
+#   content hash  b158f6df02f7be00
+#   text hash     9728612289da6392
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  79038e3ca2623de3
-#   text hash     62340d738fa47fc1
+#   content hash  dc818f520be21813
+#   text hash     dc4eb3e9a0a9cd4f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

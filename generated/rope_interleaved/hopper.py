@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  79038e3ca2623de3
-#   text hash     3bd23ed4d34964a6
+#   content hash  dc818f520be21813
+#   text hash     8aa68ccfb678c089
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  79038e3ca2623de3
-#   text hash     e32181ba296ce6d2
+#   content hash  dc818f520be21813
+#   text hash     aa8aa398a19083ff
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

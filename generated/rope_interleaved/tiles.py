@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  79038e3ca2623de3
-#   text hash     6350044875d3748a
+#   content hash  dc818f520be21813
+#   text hash     fbd15c707332991c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b2e75e7d68ccb72
-#   text hash     60cdaee6633bf5f5
+#   content hash  94d4efbee52af33c
+#   text hash     45f3f8c6d04c370b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

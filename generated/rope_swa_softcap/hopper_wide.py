@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b2e75e7d68ccb72
-#   text hash     ef55f7ada8636275
+#   content hash  94d4efbee52af33c
+#   text hash     8e6a9362067974b8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b2e75e7d68ccb72
-#   text hash     bbc281576a29dc8b
+#   content hash  94d4efbee52af33c
+#   text hash     50bde62ea559fc9d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 
@@ -279,6 +279,12 @@ def load_cos_sin(
 
 
 @triton.jit
+def rotated(x, y, cos, sin):
+    """x cos + y sin, rounded alike wherever it stands: a compiler would choose which product it does not round."""
+    return tl.fma(x, cos, y * sin)
+
+
+@triton.jit
 def rotate_pairs(
     x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr
@@ -294,8 +300,8 @@ def rotate_pairs(
     a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
     b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
     dtype = turned_ptr.dtype.element_ty
-    tl.store(turned_ptr + turned_row + first, (a * cos - b * sin).to(dtype), mask=there)
-    tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + first, rotated(a, -b, cos, sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + second, rotated(b, a, cos, sin).to(dtype), mask=there)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b2e75e7d68ccb72
-#   text hash     df664d2c25607fc9
+#   content hash  94d4efbee52af33c
+#   text hash     ccc18e32de651ec1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

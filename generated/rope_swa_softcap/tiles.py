@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b2e75e7d68ccb72
-#   text hash     9fffa2d41753f7b0
+#   content hash  94d4efbee52af33c
+#   text hash     26194a0672968110
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

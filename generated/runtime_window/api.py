@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  385cedfd7656dde1
-#   text hash     3b84c9bc1cf5b100
+#   content hash  9fcf7a316416c74f
+#   text hash     fe3169bfe73209cb
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

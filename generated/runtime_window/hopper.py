@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  385cedfd7656dde1
-#   text hash     5eb247a988db31e3
+#   content hash  9fcf7a316416c74f
+#   text hash     07efa8fcec6d1e12
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  385cedfd7656dde1
-#   text hash     11c2e0c07c2c72e8
+#   content hash  9fcf7a316416c74f
+#   text hash     19d76bd92cc6488e
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

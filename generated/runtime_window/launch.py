@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  385cedfd7656dde1
-#   text hash     bbcdab3f20f9d63b
+#   content hash  9fcf7a316416c74f
+#   text hash     7dd9acdb907dedec
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  385cedfd7656dde1
-#   text hash     5cc0d4135a9679a3
+#   content hash  9fcf7a316416c74f
+#   text hash     f4666f1453947c27
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  83286c6a79d634ab
-#   text hash     fec913787e9d58aa
+#   content hash  e449c24c5e77f04c
+#   text hash     932cd6143e367b6a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  83286c6a79d634ab
-#   text hash     1610b14a4033fa64
+#   content hash  e449c24c5e77f04c
+#   text hash     dbd1c663aebab888
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  83286c6a79d634ab
-#   text hash     21d29665091de987
+#   content hash  e449c24c5e77f04c
+#   text hash     ca1ae5afc36e5450
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

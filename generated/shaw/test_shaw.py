@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  83286c6a79d634ab
-#   text hash     705f056cdc3c694e
+#   content hash  e449c24c5e77f04c
+#   text hash     a878438975a2e684
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  83286c6a79d634ab
-#   text hash     060d214c3e537404
+#   content hash  e449c24c5e77f04c
+#   text hash     42c827ac40a94873
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee61eac02c4e8e9d
-#   text hash     949b680cb232f89f
+#   content hash  d66437e1754b5e9b
+#   text hash     6bd242fa7616ee2d
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -38,6 +38,7 @@ def attend_with_cache(
     return_lse: bool = False,
     return_key_sums: bool = False,
     split_size: int | None = None,
+    bitwise: str | None = None,
 ):
     """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
@@ -65,6 +66,9 @@ def attend_with_cache(
         softmax, summed over its new tokens; 0 behind its last key
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
+        more time, and memory for a copy of all pages. With a cache of q's type and sinks, without split_size and return_key_sums;
+        workspace is not used
     """
     return _attend(
         q,
@@ -86,6 +90,7 @@ def attend_with_cache(
         return_lse,
         return_key_sums,
         split_size,
+        bitwise,
     )
 
 
@@ -109,6 +114,7 @@ def _attend(
     return_lse,
     return_key_sums,
     split_size,
+    bitwise,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
@@ -123,7 +129,12 @@ def _attend(
     if return_key_sums is not False:
         arguments.as_bool("return_key_sums", return_key_sums)
     attend = attend_now
-    if torch.compiler.is_compiling():
+    if bitwise is not None:
+        from . import decode_training
+
+        decode_training.check_numbers(bitwise, split_size, return_key_sums)
+        attend = decode_training.attend
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee61eac02c4e8e9d
-#   text hash     079d2a3f334f024e
+#   content hash  d66437e1754b5e9b
+#   text hash     0bc2157f47d3214a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee61eac02c4e8e9d
-#   text hash     8b19ad2a3f1fc267
+#   content hash  d66437e1754b5e9b
+#   text hash     95f9ceefdf7b4721
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee61eac02c4e8e9d
-#   text hash     1343147bac106908
+#   content hash  d66437e1754b5e9b
+#   text hash     69dd9264953d11f0
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

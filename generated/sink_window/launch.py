@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee61eac02c4e8e9d
-#   text hash     7b652c380b2677f4
+#   content hash  d66437e1754b5e9b
+#   text hash     95781552483af82f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

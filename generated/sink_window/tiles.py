@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee61eac02c4e8e9d
-#   text hash     9af3f20a01423bbe
+#   content hash  d66437e1754b5e9b
+#   text hash     61c9d9495f182080
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

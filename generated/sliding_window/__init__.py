@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef9ecb562f276151
-#   text hash     b338b1c2c8cead7f
+#   content hash  a2a3502c067fbc00
+#   text hash     4b8236967cd4a65a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

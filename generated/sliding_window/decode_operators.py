@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef9ecb562f276151
-#   text hash     43097279cd78596c
+#   content hash  a2a3502c067fbc00
+#   text hash     4e3597200d6e297d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from . import runtime, decode, decode_arguments  # runtime first: it says what a missing triton means
+from . import runtime, decode, decode_arguments, decode_training  # runtime first: it says what a missing triton means
 
 
 @runtime.Operator
@@ -18,9 +18,10 @@ def _attend(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, seq_lens: torch.Tensor,
     page_table: torch.Tensor | None, k_starts: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
     max_seqlen_q: int | None, max_seqlen_k: int, scale: float | None, k_scale: torch.Tensor | None,
-    v_scale: torch.Tensor | None, return_lse: bool, split_size: int | None,
+    v_scale: torch.Tensor | None, return_lse: bool, split_size: int | None, bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
-    found = decode.attend_now(
+    run = decode.attend_now if bitwise is None else decode_training.attend_now
+    found = run(
         q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale,
         k_scale, v_scale, None, None, return_lse, split_size
     )  # fmt: skip
@@ -30,7 +31,7 @@ def _attend(
 @_attend.register_fake
 def _(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
-    v_scale, return_lse, split_size
+    v_scale, return_lse, split_size, bitwise
 ):  # fmt: skip
     out, lse = decode_arguments.shapes(q, v_cache)
     found = [q.new_empty(out)]
@@ -41,7 +42,7 @@ def _(
 
 def attend(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
-    v_scale, workspace, out, return_lse, split_size
+    v_scale, workspace, out, return_lse, split_size, bitwise=None
 ):  # fmt: skip
     """What `attend_with_cache` gives, whose numbers are checked.
 
@@ -53,11 +54,13 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
+    if bitwise is not None:
+        decode_training.check_tensors(q, k_cache)
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, 0)
     found = _attend(
         q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale,
-        k_scale, v_scale, return_lse, split_size
+        k_scale, v_scale, return_lse, split_size, bitwise
     )  # fmt: skip
     if out is not None:
         found = [out.copy_(found[0]), *found[1:]]

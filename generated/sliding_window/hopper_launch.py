@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef9ecb562f276151
-#   text hash     7ac0b1719358397d
+#   content hash  a2a3502c067fbc00
+#   text hash     fb96802258b771b6
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

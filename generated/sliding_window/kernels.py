@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef9ecb562f276151
-#   text hash     8de321c2ecfe136a
+#   content hash  a2a3502c067fbc00
+#   text hash     b93e9bd71ccf409a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

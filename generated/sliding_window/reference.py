@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef9ecb562f276151
-#   text hash     e1058f5d08d3d284
+#   content hash  a2a3502c067fbc00
+#   text hash     863ecb6d3589f37a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

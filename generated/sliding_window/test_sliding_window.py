@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef9ecb562f276151
-#   text hash     4bf18f5e0690440f
+#   content hash  a2a3502c067fbc00
+#   text hash     65a4f5b4c51c3f11
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a565957b8589661
-#   text hash     37b0275ec82a8c74
+#   content hash  0cb36b26676cd72e
+#   text hash     88196922763e8d36
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

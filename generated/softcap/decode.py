@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a565957b8589661
-#   text hash     4287198032826b16
+#   content hash  0cb36b26676cd72e
+#   text hash     bfd4bf5fd8ce5dc8
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -35,6 +35,7 @@ def attend_with_cache(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
     split_size: int | None = None,
+    bitwise: str | None = None,
 ):
     """Causal attention with scores capped smoothly at 30.
 
@@ -58,6 +59,9 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
+        more time, and memory for a copy of all pages. With a cache of q's type, without split_size;
+        workspace is not used
     """
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
         max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)
@@ -68,7 +72,12 @@ def attend_with_cache(
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
     attend = attend_now
-    if torch.compiler.is_compiling():
+    if bitwise is not None:
+        from . import decode_training
+
+        decode_training.check_numbers(bitwise, split_size)
+        attend = decode_training.attend
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend

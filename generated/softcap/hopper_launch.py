@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a565957b8589661
-#   text hash     fb6f609772df8d99
+#   content hash  0cb36b26676cd72e
+#   text hash     b9b915a029140984
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

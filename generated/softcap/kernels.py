@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a565957b8589661
-#   text hash     af690141b44e96cb
+#   content hash  0cb36b26676cd72e
+#   text hash     13309bb2495867a0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

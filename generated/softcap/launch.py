@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a565957b8589661
-#   text hash     b03af0b5b8e355c5
+#   content hash  0cb36b26676cd72e
+#   text hash     ad92ad82137fb8be
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

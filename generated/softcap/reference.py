@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a565957b8589661
-#   text hash     bf75fa0d91a87ad4
+#   content hash  0cb36b26676cd72e
+#   text hash     90e71646d503aa80
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

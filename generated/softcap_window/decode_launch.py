@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  013147adf3f4b76b
-#   text hash     7aeded1d2d025852
+#   content hash  7b9daebf17fb1366
+#   text hash     55f6cce22e1ad7d1
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

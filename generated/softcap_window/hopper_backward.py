@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  013147adf3f4b76b
-#   text hash     53dc77116228c0c3
+#   content hash  7b9daebf17fb1366
+#   text hash     1570cc8a4734ce5e
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  013147adf3f4b76b
-#   text hash     d1ef69226d13e25f
+#   content hash  7b9daebf17fb1366
+#   text hash     1ee675b9263c9109
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

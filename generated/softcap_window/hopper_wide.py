@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  013147adf3f4b76b
-#   text hash     591ef0857e77f7c0
+#   content hash  7b9daebf17fb1366
+#   text hash     35c8cf51a3595e9b
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

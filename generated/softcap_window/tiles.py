@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  013147adf3f4b76b
-#   text hash     03d6c3619a5d4c27
+#   content hash  7b9daebf17fb1366
+#   text hash     c62e4e1b47c91d20
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

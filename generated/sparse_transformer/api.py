@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85d44ff8e0b23af6
-#   text hash     a69d1f02888f4b8e
+#   content hash  5dd5b0e5cbcee1dc
+#   text hash     f89fc7848706cc7b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

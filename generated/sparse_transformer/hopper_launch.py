@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85d44ff8e0b23af6
-#   text hash     c17b5cb1fd822142
+#   content hash  5dd5b0e5cbcee1dc
+#   text hash     c18ee482681eaa65
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85d44ff8e0b23af6
-#   text hash     38094a4fda8d20c9
+#   content hash  5dd5b0e5cbcee1dc
+#   text hash     c662962283eb37bf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85d44ff8e0b23af6
-#   text hash     abb245e4c29a185c
+#   content hash  5dd5b0e5cbcee1dc
+#   text hash     23f97217f69f2fcc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

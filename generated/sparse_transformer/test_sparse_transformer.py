@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85d44ff8e0b23af6
-#   text hash     4f82b8448195677a
+#   content hash  5dd5b0e5cbcee1dc
+#   text hash     f1f7229db0e2f5f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d40340c73267c077
-#   text hash     b34e83f6c8a44647
+#   content hash  5818bc25c804e1b9
+#   text hash     229a50e2c3f244e6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

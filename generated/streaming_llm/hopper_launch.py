@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d40340c73267c077
-#   text hash     d86738be906e535c
+#   content hash  5818bc25c804e1b9
+#   text hash     67a66b42fab5ce43
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

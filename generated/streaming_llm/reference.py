@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d40340c73267c077
-#   text hash     b7afbb1f72441c2d
+#   content hash  5818bc25c804e1b9
+#   text hash     7de12a83f8a25a09
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d40340c73267c077
-#   text hash     e206e00edf89555b
+#   content hash  5818bc25c804e1b9
+#   text hash     ab6829fa8bb56124
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

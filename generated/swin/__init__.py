@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  70ff1b02eb1c08b7
-#   text hash     c5fc071e28ab07d4
+#   content hash  24b17f5c31dcfe89
+#   text hash     798ae3ffb41830e0
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  70ff1b02eb1c08b7
-#   text hash     3e2f61bbe1d7fc26
+#   content hash  24b17f5c31dcfe89
+#   text hash     d3918d8026ef3ed5
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

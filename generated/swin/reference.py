@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  70ff1b02eb1c08b7
-#   text hash     b99492cadcd0709a
+#   content hash  24b17f5c31dcfe89
+#   text hash     9fecd6a50cd08935
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

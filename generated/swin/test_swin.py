@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  70ff1b02eb1c08b7
-#   text hash     57ee81d262f429c5
+#   content hash  24b17f5c31dcfe89
+#   text hash     707c6b33f460bfad
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

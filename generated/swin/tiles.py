@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  70ff1b02eb1c08b7
-#   text hash     061efa9d66e8c232
+#   content hash  24b17f5c31dcfe89
+#   text hash     2318a1a4c77cf54b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

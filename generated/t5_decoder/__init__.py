@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  54b6c65cc5c1dd44
-#   text hash     451828d43bea25c7
+#   content hash  a8ea0b1c2cdb1ac5
+#   text hash     540b2dd42d7038d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

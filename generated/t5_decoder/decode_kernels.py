@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  54b6c65cc5c1dd44
-#   text hash     d87537aec0418113
+#   content hash  a8ea0b1c2cdb1ac5
+#   text hash     2e8c3c5237d79800
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

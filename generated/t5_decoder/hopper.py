@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  54b6c65cc5c1dd44
-#   text hash     0508833d5c43e6c9
+#   content hash  a8ea0b1c2cdb1ac5
+#   text hash     09bfabea4643bddb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

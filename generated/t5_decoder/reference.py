@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  54b6c65cc5c1dd44
-#   text hash     e68f66eed699ce32
+#   content hash  a8ea0b1c2cdb1ac5
+#   text hash     b1d62b1b3b05441e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  54b6c65cc5c1dd44
-#   text hash     8d6b91551d95106f
+#   content hash  a8ea0b1c2cdb1ac5
+#   text hash     eea94d4f07aee4e2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

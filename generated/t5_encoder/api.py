@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71b1bb89b389118c
-#   text hash     cd22c18df7c8cd0e
+#   content hash  af655c8b99ea316d
+#   text hash     d48b8ea0905ffa38
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71b1bb89b389118c
-#   text hash     1ffa78fa4cbbdbe1
+#   content hash  af655c8b99ea316d
+#   text hash     8be8c93088d958d6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

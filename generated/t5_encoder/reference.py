@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71b1bb89b389118c
-#   text hash     3f53199a68ff84f4
+#   content hash  af655c8b99ea316d
+#   text hash     0db70bab9b0dd380
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

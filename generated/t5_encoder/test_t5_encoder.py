@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71b1bb89b389118c
-#   text hash     62010d4ab4c96a8e
+#   content hash  af655c8b99ea316d
+#   text hash     9f2ec92f271eab55
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71b1bb89b389118c
-#   text hash     73b498d8cfc05d6f
+#   content hash  af655c8b99ea316d
+#   text hash     e736689d6baec320
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

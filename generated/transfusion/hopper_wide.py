@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a1fc730dbc68150a
-#   text hash     f4271e0062c0821f
+#   content hash  c9d4e7420e70a4b6
+#   text hash     c0519806512be2b1
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

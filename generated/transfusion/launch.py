@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a1fc730dbc68150a
-#   text hash     e02d4ebef660a325
+#   content hash  c9d4e7420e70a4b6
+#   text hash     eb3e9c7ff8e1efad
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a1fc730dbc68150a
-#   text hash     a4bbc98ee206dfb2
+#   content hash  c9d4e7420e70a4b6
+#   text hash     8348a28ddf02cda7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

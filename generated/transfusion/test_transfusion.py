@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a1fc730dbc68150a
-#   text hash     d875c4469da2b956
+#   content hash  c9d4e7420e70a4b6
+#   text hash     ac76358dfb4a6872
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

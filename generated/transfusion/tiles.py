@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a1fc730dbc68150a
-#   text hash     9e3e8eb2c868a2c3
+#   content hash  c9d4e7420e70a4b6
+#   text hash     57e718a654d8bb5d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  412534a94a3b268c
-#   text hash     bdd7cb9f8c2cbfc3
+#   content hash  5082bc5ac61ce082
+#   text hash     7ec712ebc6fd08e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  412534a94a3b268c
-#   text hash     ee73fc7820ed4d49
+#   content hash  5082bc5ac61ce082
+#   text hash     c21a0da4d4cd92a5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -39,6 +39,7 @@ def attend_with_cache(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
     split_size: int | None = None,
+    bitwise: str | None = None,
 ):
     """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -65,6 +66,9 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
         fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
+        more time, and memory for a copy of all pages. With a cache of q's type, without split_size;
+        workspace is not used
     """
     return _attend(
         q,
@@ -87,6 +91,7 @@ def attend_with_cache(
         out,
         return_lse,
         split_size,
+        bitwise,
     )
 
 
@@ -111,6 +116,7 @@ def _attend(
     out,
     return_lse,
     split_size,
+    bitwise,
 ):
     """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
@@ -122,7 +128,12 @@ def _attend(
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
     attend = attend_now
-    if torch.compiler.is_compiling():
+    if bitwise is not None:
+        from . import decode_training
+
+        decode_training.check_numbers(bitwise, split_size)
+        attend = decode_training.attend
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend

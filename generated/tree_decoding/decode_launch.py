@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  412534a94a3b268c
-#   text hash     566a65bcb5f08ca5
+#   content hash  5082bc5ac61ce082
+#   text hash     4cf5994b20adad4b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  412534a94a3b268c
-#   text hash     01b2f3491fa45ed6
+#   content hash  5082bc5ac61ce082
+#   text hash     91a36f079cbda0fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  412534a94a3b268c
-#   text hash     28e8f9c8fbdaa967
+#   content hash  5082bc5ac61ce082
+#   text hash     81e1d0453afcaace
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

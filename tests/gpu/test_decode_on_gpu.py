@@ -450,6 +450,35 @@ def test_a_call_waits_for_nothing_and_takes_no_memory() -> None:
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ["causal", "llama3", "mistral", "gpt_oss", "prefix_lm", "tree_decoding"])
+def test_bits_of_training(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of packed new tokens, by a call and by a graph of it that is replayed."""
+    monkeypatch.setenv("ATTNFORGE_TARGET", "portable")
+    s = Sequences([5000, 129, 513, 40, 7], [3, 1, 2, 7, 7], HEADS, KV_HEADS, 128, device="cuda", dtype=dtype)
+    module, (found, alone) = load(name), given(name, s)
+    launches = importlib.import_module(f"generated.{name}.launch")
+    # kernels for Hopper GPUs may have been chosen for such shapes before
+    monkeypatch.setattr(launches.runtime.LaunchCache, "known", {})
+    cache = Cache(s, 16).fill(module.decode.append, turned(module, s, alone))
+    q, lengths = torch.cat([*s.q, torch.zeros_like(s.q[0])]), s.seq_lens
+    more = {**found, **cache.pages(), **s.cuts(), "return_lse": True, "bitwise": "training"}
+    called = module.decode.attend_with_cache(q, cache.k, cache.v, lengths, **more)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = module.decode.attend_with_cache(q, cache.k, cache.v, lengths, **more)
+    graph.replay()
+    for out, lse in (called, replayed):
+        assert (out[sum(s.new) :] == 0).all() and (lse[:, sum(s.new) :] == -math.inf).all()
+        rows = zip(out[: sum(s.new)].split(s.new), lse[:, : sum(s.new)].split(s.new, 1), strict=True)
+        for b, (own, own_lse) in enumerate(rows):
+            before = s.drawn(0 if name == "tree_decoding" else s.lengths[b] - s.new[b], s.heads, s.width)
+            whole = torch.cat([before, s.q[b]]), s.k[b], s.v[b]
+            wanted, wanted_lse = module.attention(*(x[None] for x in whole), return_lse=True, **alone(b))
+            assert torch.equal(own, wanted[0, len(before) :])
+            assert torch.equal(own_lse, wanted_lse[0, :, len(before) :])
+
+
 def test_offsets_pass_32_bits() -> None:
     s = Sequences([2000], [1], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
     decoding = load("causal").decode

@@ -17,6 +17,7 @@ JITTED = ("kernels.py", *HOPPER, "decode_kernels.py", "statistics.py")
 FIXED = {
     ("checks.py", "__torch_dispatch__"): {"types"},
     ("decode.py", "_read"): {"position", "k_len"},  # asked alike of all variants
+    ("decode_training.py", "attend_now"): {"workspace", "return_key_sums"},  # it stands in for that of decode.py
     ("reference.py", "_attend"): {"q_begin"},  # what cuts calls into entries tells it, whatever the masks
     ("runtime.py", "_refuse"): {"ctx", "gradients"},  # autograd's
     ("transformers.py", "mask"): {"batch_size", "q_length", "kv_length", "q_offset", "local_size", "device", "kwargs"},

@@ -24,6 +24,7 @@ _OF_DECODING = frozenset(
         "page_table",
         "slot_mapping",
         "split_size",
+        "bitwise",
         "workspace",
         "out",
         "k_scale",

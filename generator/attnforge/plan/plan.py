@@ -8,9 +8,21 @@ from functools import cached_property
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from . import arguments, common_values, positions, reach, rotation, running_sums, sections, tile_ranges, tiles
+from . import (
+    arguments,
+    cached_training,
+    common_values,
+    positions,
+    reach,
+    rotation,
+    running_sums,
+    sections,
+    tile_ranges,
+    tiles,
+)
 from .analysis import Analysis, analyse
 from .arguments import Argument
+from .cached_training import CachedTraining
 from .common_values import CommonValues
 from .families import decode, decode_hopper, hopper, statistics
 from .families.decode import Decode
@@ -147,6 +159,23 @@ class Plan:
         """
         one_by_one = self.key_states is not None and not self.key_states.ranged
         return one_by_one or any(given.scan for given in self.spec.inputs)
+
+    @property
+    def not_as_training(self) -> str:
+        """Why decoding cannot have the bits of training, or ""."""
+        return cached_training.refusal(self.spec, self.folds_by_tile)
+
+    @cached_property
+    def decode_training(self) -> CachedTraining | None:
+        """How decoding has the bits of training, where it can."""
+        if not self.decode or self.not_as_training:
+            return None
+        return CachedTraining(self.decode.spec, self.decode.arguments)
+
+    @property
+    def turned_apart(self) -> bool:
+        """Whether something beside attention runs the forward pass over queries and keys that are turned already."""
+        return self.spec.rope is not None and self.decode_training is not None
 
     # -- the host ------------------------------------------------------------------------------------------------
 

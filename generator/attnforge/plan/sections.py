@@ -92,7 +92,7 @@ def _rows(s: PackageKernels) -> Iterator[Function]:
 
 
 def _rotation(s: PackageKernels) -> Iterator[str]:
-    yield from ("load_cos_sin", "rotate_pairs")
+    yield from ("load_cos_sin", "rotated", "rotate_pairs")
     if s.spec.rope and s.spec.rope.dims:
         yield "pass_on"
     if s.spec.algorithm.backward:

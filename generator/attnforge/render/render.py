@@ -36,6 +36,7 @@ _DECODING = {
     "decode_operators.py": "decode/operators.py.jinja",
     "decode_kernels.py": "decode/kernels.py.jinja",
 }
+_DECODING_AS_TRAINING = {"decode_training.py": "decode/training.py.jinja"}
 _DECODING_ON_HOPPER = {"decode_hopper.py": "decode/hopper.py.jinja"}
 _MEASURING = {"statistics.py": "statistics/statistics.py.jinja"}
 _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
@@ -59,6 +60,7 @@ def render(spec: Spec) -> dict[str, str]:
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
     files |= _DECODING if values["plan"].decode else {}
+    files |= _DECODING_AS_TRAINING if values["plan"].decode_training else {}
     files |= _DECODING_ON_HOPPER if values["plan"].decode_hopper else {}
     files |= _MEASURING if values["plan"].statistics else {}
     files |= _LAYERS if values["transformers"] else {}

@@ -136,7 +136,8 @@ class Decode:
         blocks = (block for kernel in self.kernels for block in kernel.blocks.values())
         found = names(*(line for block in (*blocks, self.span.body) for line in lines(block)))
         own = {function.defines for function in self.functions}
-        return tuple(sorted(found & self.known - own | {"LOG2E", "add_product", "partial_row_sums"}))
+        turning = {"rotated"} if self.spec.rope else set()
+        return tuple(sorted(found & self.known - own | turning | {"LOG2E", "add_product", "partial_row_sums"}))
 
     @cached_property
     def span(self) -> KeySpan:

@@ -1,0 +1,124 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/streaming_llm.yaml
+#   content hash  5818bc25c804e1b9
+#   text hash     eaa390c5683943cc
+#   render with   attnforge render specs/streaming_llm.yaml
+"""Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
+
+Nothing here waits for the GPU: lengths stay there, and bounds of the call alone tell sizes.
+"""
+
+import torch
+
+from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it says what a missing triton means
+
+
+def check_numbers(bitwise, split_size):
+    """What a call asks for, and what cannot be had beside it."""
+    if bitwise != "training":
+        raise ValueError(f"bitwise: expected None or 'training', got {bitwise!r}")
+    if split_size is not None:
+        raise ValueError(f"split_size: expected None beside bitwise='training', which has no splits, got {split_size}")
+
+
+def check_tensors(q, k_cache):
+    """What training knows, once shapes and types are checked."""
+    if k_cache.dtype != q.dtype:
+        wanted, found = arguments.plain(q.dtype), arguments.plain(k_cache.dtype)
+        raise ValueError(
+            f"k_cache: expected {wanted} as q has beside bitwise='training', which knows no other, got {found}"
+        )
+
+
+def attend(*given):
+    """What `attend_now` gives, where something may be traced."""
+    if not torch.compiler.is_compiling():
+        return attend_now(*given)
+    from . import decode_operators
+
+    return decode_operators.attend(*given, "training")
+
+
+def attend_now(
+    q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
+    v_scale, workspace, out, return_lse, split_size
+):  # fmt: skip
+    """What `attend_with_cache` gives with the bits of training, whose numbers are checked, where nothing is traced."""
+    given = q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, None, out
+    call, known = decode_arguments.remembered(
+        decode.CALLS, decode._check_call, given, (max_seqlen_q, max_seqlen_k, split_size)
+    )
+    check_tensors(q, k_cache)
+    if not known and torch.is_grad_enabled():
+        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
+    # on a GPU a look at values would wait for it
+    if seq_lens.is_cpu:
+        decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
+        if page_table is not None:
+            decode_arguments.check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, decode._read, ())
+        if k_starts is not None:
+            decode_arguments.check_first_keys(k_starts, seq_lens, k_cache)
+    scale = call.scale if scale is None else arguments.as_float("scale", scale)
+    if out is not None:
+        call.check_out(out, q, k_cache, v_cache)
+    found, lse = _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, scale)
+    if out is not None:
+        found = out.copy_(found)
+    return (found, lse) if return_lse else found
+
+
+def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, scale):
+    """Out and LSE of a checked call."""
+    sequences = seq_lens.shape[0]
+    if 0 in (sequences, *call.out):
+        return q.new_zeros(call.out), q.new_full(call.lse, float("-inf"), dtype=torch.float32)
+    k_len = seq_lens.clamp(0, call.max_seqlen_k)
+    if cu_seqlens_q is None:
+        q_len = torch.full_like(k_len, call.longest)
+        queries = q.unsqueeze(1) if q.dim() == 3 else q
+    else:
+        first = cu_seqlens_q[:-1].clamp(0, q.shape[0])
+        q_len = (cu_seqlens_q[1:].clamp(max=q.shape[0]) - first).clamp(0, call.longest)
+        place = (first[:, None] + _count(q, call.longest)).clamp(max=q.shape[0] - 1)
+        queries = q[place]
+    # as in `attention`: kernels take maxima before they scale
+    queries, scale = (-queries, -scale) if scale < 0 else (queries, scale)
+
+    def keys_of(x):
+        """Rows of a cache by sequence; what is behind the last key may be anybody's."""
+        if x.numel() == 0 or (page_table is not None and page_table.numel() == 0):
+            return x.new_zeros(sequences, 1, *x.shape[2:])
+        if page_table is not None:
+            pages = page_table[:, : runtime.cdiv(call.max_seqlen_k, x.shape[1])].clamp(0, x.shape[0] - 1)
+            return x.index_select(0, pages.flatten()).unflatten(0, pages.shape).flatten(1, 2)
+        return x[:sequences] if k_starts is not None else x[:sequences, : call.max_seqlen_k]
+
+    none, begin = torch.zeros_like(k_len), k_len - q_len
+    first_key = none if k_starts is None else torch.minimum(k_starts, k_cache.shape[1] - k_len).clamp(min=0)
+    k = keys_of(k_cache)
+    v = keys_of(v_cache)
+    if page_table is not None:
+        # pages in front of all that is seen may be anybody's, and 0 times what is no number is none
+        key = _count(q, v.shape[1])
+        seen = (key < 4) | (key >= begin[:, None] - 1023)
+        v.masked_fill_(~seen[..., None, None], 0)
+    # what `entries` of arguments.py makes of such lengths
+    entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
+    found, lse = launch.attend(queries, k, v, entries, scale)
+    lse = launch.natural(lse)
+    if cu_seqlens_q is None:
+        return found.view(call.out), lse.squeeze(2).t().contiguous() if q.dim() == 3 else lse
+    # each new token's own row; what no sequence has sees nothing
+    token = _count(q, q.shape[0])
+    b = (torch.searchsorted(cu_seqlens_q, token, right=True) - 1).clamp(0, sequences - 1)
+    row = token - first[b]
+    there, row = (row >= 0) & (row < call.longest), row.clamp(0, call.longest - 1)
+    found = torch.where(there[:, None, None], found[b, row], 0.0)
+    lse = lse.transpose(0, 1)[:, b, row].masked_fill(~there, float("-inf"))
+    return found, lse.contiguous()
+
+
+def _count(like, n):
+    """The numbers from 0 to n - 1, on a tensor's device."""
+    return torch.arange(n, dtype=torch.int32, device=like.device)

@@ -76,7 +76,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "the next sequence's values left in": (
         "packed_causal", "v_tile = tl.where((k_pos < k_len)[:, None], v_tile, 0.0)", "v_tile += 0.0", "a_nan_stays"
     ),
-    "rotation the wrong way": ("rope", "b * cos + a * sin", "b * cos - a * sin"),
+    "rotation the wrong way": ("rope", "rotated(b, a, cos, sin)", "rotated(b, -a, cos, sin)"),
     "gradients not turned back": ("rope", "cos, -sin,", "cos, sin,"),
     "positions from the top": ("rope", "tl.where(h < Hq, row + q_begin, row)", "row"),
     "decay with the wrong sign": ("log_decay", "log_decay_k_sum -= ", "log_decay_k_sum += "),

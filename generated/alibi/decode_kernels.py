@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  334a4d52f45beb9c
-#   text hash     0a833a50f5b132b8
+#   content hash  6fc7ea93027719ca
+#   text hash     e54a91531f2bb9ef
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

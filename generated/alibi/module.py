@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  334a4d52f45beb9c
-#   text hash     6f8f4801fe1055a1
+#   content hash  6fc7ea93027719ca
+#   text hash     bc9e6709c85c40ac
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

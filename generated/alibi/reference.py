@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  334a4d52f45beb9c
-#   text hash     d6bbfe1908d78952
+#   content hash  6fc7ea93027719ca
+#   text hash     49c3296cf198ae50
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  334a4d52f45beb9c
-#   text hash     f27238be1559fb6a
+#   content hash  6fc7ea93027719ca
+#   text hash     84b374bebd87be37
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

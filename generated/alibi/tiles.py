@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  334a4d52f45beb9c
-#   text hash     95db0e927e3634c8
+#   content hash  6fc7ea93027719ca
+#   text hash     39099a3d7bcc4d89
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

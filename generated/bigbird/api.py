@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d6d28d8b3bf00d10
-#   text hash     95e36645730da14b
+#   content hash  0a1f247594b7ab4a
+#   text hash     65e90c4e2b1f0f70
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

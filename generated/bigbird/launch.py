@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d6d28d8b3bf00d10
-#   text hash     bf34908c05a40a6d
+#   content hash  0a1f247594b7ab4a
+#   text hash     5d276124a98a0d13
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d6d28d8b3bf00d10
-#   text hash     291a79d17a502841
+#   content hash  0a1f247594b7ab4a
+#   text hash     74c4c572e447c466
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d6d28d8b3bf00d10
-#   text hash     cb305ec35dc4bce8
+#   content hash  0a1f247594b7ab4a
+#   text hash     38879f7ad6fe53ad
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d6d28d8b3bf00d10
-#   text hash     7479385976565490
+#   content hash  0a1f247594b7ab4a
+#   text hash     8f5b7e0e71d7542a
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  645b7888c3b3937a
-#   text hash     8e65c0912308246a
+#   content hash  bbae5b45a1703996
+#   text hash     81292443246c8d9f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  645b7888c3b3937a
-#   text hash     9e9204e6cab16d45
+#   content hash  bbae5b45a1703996
+#   text hash     70780c1f0456ce04
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  645b7888c3b3937a
-#   text hash     d7082a68799a14e9
+#   content hash  bbae5b45a1703996
+#   text hash     2bf8f72144395da0
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

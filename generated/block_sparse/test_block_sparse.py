@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  645b7888c3b3937a
-#   text hash     19a874d6b5793c8d
+#   content hash  bbae5b45a1703996
+#   text hash     745a738ddb930f3c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  645b7888c3b3937a
-#   text hash     4bd4b4a7c6d0cb07
+#   content hash  bbae5b45a1703996
+#   text hash     11fa74470d562cdf
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

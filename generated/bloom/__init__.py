@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f1e32a5b157bcec
-#   text hash     d0f564b7af19bb13
+#   content hash  a0c246535d23fa6f
+#   text hash     d421bf2669c2ebf5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

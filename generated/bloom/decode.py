@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f1e32a5b157bcec
-#   text hash     4c8076f28a03cb3b
+#   content hash  a0c246535d23fa6f
+#   text hash     ad78e5f2ede16324
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f1e32a5b157bcec
-#   text hash     d95cebd51bffa6ab
+#   content hash  a0c246535d23fa6f
+#   text hash     c8dfbc3e19c78fbd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

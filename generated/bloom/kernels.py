@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f1e32a5b157bcec
-#   text hash     2bbaa421cd1ca2e0
+#   content hash  a0c246535d23fa6f
+#   text hash     0b616c8b013a3bed
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f1e32a5b157bcec
-#   text hash     a563867c554402a6
+#   content hash  a0c246535d23fa6f
+#   text hash     b379fa8b30d4dace
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7ff3f2d66a4cabe
-#   text hash     ac62d6ec64d7b5c9
+#   content hash  7d1246c28e1b187b
+#   text hash     0e10e34049dc799b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

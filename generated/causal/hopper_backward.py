@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7ff3f2d66a4cabe
-#   text hash     66c16185e774a3bd
+#   content hash  7d1246c28e1b187b
+#   text hash     f883ac6e87339c21
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7ff3f2d66a4cabe
-#   text hash     43ee82dd4786cf5b
+#   content hash  7d1246c28e1b187b
+#   text hash     e1fea725711e4a20
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7ff3f2d66a4cabe
-#   text hash     c53ebd904e78dba3
+#   content hash  7d1246c28e1b187b
+#   text hash     1f74ec3d536bf4a5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

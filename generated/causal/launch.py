@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7ff3f2d66a4cabe
-#   text hash     2e272eced4532036
+#   content hash  7d1246c28e1b187b
+#   text hash     b575e82994c95188
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

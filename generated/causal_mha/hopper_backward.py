@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5737daef1048564c
-#   text hash     621fcccaf4504e43
+#   content hash  6dba5db2d828a48c
+#   text hash     08f1f15456eceba8
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

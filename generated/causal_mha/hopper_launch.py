@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5737daef1048564c
-#   text hash     7e197af4fdc81c6b
+#   content hash  6dba5db2d828a48c
+#   text hash     9ca4fece6d7041fd
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

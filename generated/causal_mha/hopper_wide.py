@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5737daef1048564c
-#   text hash     3319bb7c60c36c66
+#   content hash  6dba5db2d828a48c
+#   text hash     81c62b554716e448
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

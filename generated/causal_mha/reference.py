@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5737daef1048564c
-#   text hash     5f6baab1ed29b6bf
+#   content hash  6dba5db2d828a48c
+#   text hash     17662ba2281bcfd3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

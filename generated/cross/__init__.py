@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b32a33e9866fe2c
-#   text hash     7e4c25b52ed23a44
+#   content hash  aba0f70f2cd1a892
+#   text hash     2cd9f9f52e96c73f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b32a33e9866fe2c
-#   text hash     549902378661674c
+#   content hash  aba0f70f2cd1a892
+#   text hash     a84d1b7bd7fb9d8d
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b32a33e9866fe2c
-#   text hash     dea53772cb82576c
+#   content hash  aba0f70f2cd1a892
+#   text hash     e2aa25f770cea8a6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b32a33e9866fe2c
-#   text hash     a8bf5eadc72dab3c
+#   content hash  aba0f70f2cd1a892
+#   text hash     2b72883815cecd86
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b32a33e9866fe2c
-#   text hash     d65194c4e6223e5f
+#   content hash  aba0f70f2cd1a892
+#   text hash     ed847a54ebc4a9d2
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b32a33e9866fe2c
-#   text hash     733cc61d102220d7
+#   content hash  aba0f70f2cd1a892
+#   text hash     e1b619ab8fb5faaa
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef98b9a1f51ea7eb
-#   text hash     124de8a5fd51d2cb
+#   content hash  afafcde81397b34a
+#   text hash     87cf5ec3b2a1d26b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef98b9a1f51ea7eb
-#   text hash     45ddb65fc2be480d
+#   content hash  afafcde81397b34a
+#   text hash     f2b842aadaf304f2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef98b9a1f51ea7eb
-#   text hash     b74108333c9533b3
+#   content hash  afafcde81397b34a
+#   text hash     8102eb9bfd18965e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

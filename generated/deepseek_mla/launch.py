@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef98b9a1f51ea7eb
-#   text hash     43fa4db1890f4019
+#   content hash  afafcde81397b34a
+#   text hash     fd853f5d09e2430c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

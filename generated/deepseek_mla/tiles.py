@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef98b9a1f51ea7eb
-#   text hash     b1791dc2306b76c1
+#   content hash  afafcde81397b34a
+#   text hash     9d31a4bbc80bd4fa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

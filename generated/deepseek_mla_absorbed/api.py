@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2dc0a60abf901baf
-#   text hash     3741c88f89f35b1e
+#   content hash  b55e25d7ff4b8a60
+#   text hash     a8c0abb607c75752
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

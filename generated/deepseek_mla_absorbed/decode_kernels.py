@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2dc0a60abf901baf
-#   text hash     c55fa4e047f7c654
+#   content hash  b55e25d7ff4b8a60
+#   text hash     d97448a339f39132
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2dc0a60abf901baf
-#   text hash     77a99756e3c8abae
+#   content hash  b55e25d7ff4b8a60
+#   text hash     370979c9500b6204
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

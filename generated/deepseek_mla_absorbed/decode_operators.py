@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2dc0a60abf901baf
-#   text hash     da0e7ae0fea303d6
+#   content hash  b55e25d7ff4b8a60
+#   text hash     4e97564deb40bde3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

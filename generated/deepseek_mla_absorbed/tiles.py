@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2dc0a60abf901baf
-#   text hash     bd04616dfb5a9608
+#   content hash  b55e25d7ff4b8a60
+#   text hash     4b76fba6f288de6a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

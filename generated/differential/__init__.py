@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ce00f106e9fcf41
-#   text hash     509231d5d4d25a34
+#   content hash  76d3cffd5e5e653f
+#   text hash     898f1682a1062f4f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

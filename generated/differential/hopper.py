@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ce00f106e9fcf41
-#   text hash     6041e61c2060917d
+#   content hash  76d3cffd5e5e653f
+#   text hash     9b2edc4dbb87c875
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ce00f106e9fcf41
-#   text hash     92d4963cead6e1af
+#   content hash  76d3cffd5e5e653f
+#   text hash     3fa048a31caef8ae
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ce00f106e9fcf41
-#   text hash     0cb372c1a6eac01a
+#   content hash  76d3cffd5e5e653f
+#   text hash     a36efa4d6430ead0
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ce00f106e9fcf41
-#   text hash     91ce700cf99c9635
+#   content hash  76d3cffd5e5e653f
+#   text hash     cdfbab6a13a930fa
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff591c5f09a188c8
-#   text hash     64fac4ea24be1cd8
+#   content hash  c5eacd903b06e042
+#   text hash     cb957230346b139f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

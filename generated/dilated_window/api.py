@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff591c5f09a188c8
-#   text hash     aa266899fe8a97ca
+#   content hash  c5eacd903b06e042
+#   text hash     92d5068a0f7e758c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

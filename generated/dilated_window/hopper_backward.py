@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff591c5f09a188c8
-#   text hash     b5c09a7409b8ab6e
+#   content hash  c5eacd903b06e042
+#   text hash     e235a3b5defc68e9
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

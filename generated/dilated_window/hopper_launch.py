@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff591c5f09a188c8
-#   text hash     ec5e3b3d32121cca
+#   content hash  c5eacd903b06e042
+#   text hash     33a018a051a0ab61
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

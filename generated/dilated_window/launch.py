@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff591c5f09a188c8
-#   text hash     a0d4d2b0b27cd33a
+#   content hash  c5eacd903b06e042
+#   text hash     02e8e9aa7242e20d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

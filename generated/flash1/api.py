@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  631ed0062f8004ce
-#   text hash     6ec952fc1e696ea3
+#   content hash  0f8d657e9493839a
+#   text hash     5145b3d2546dd30f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  631ed0062f8004ce
-#   text hash     17a4de7f231a605c
+#   content hash  0f8d657e9493839a
+#   text hash     cc1aab3388d07abf
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  631ed0062f8004ce
-#   text hash     2d2b7dbfc70e0e5d
+#   content hash  0f8d657e9493839a
+#   text hash     a9f25470a86b248b
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  916ff26d4dc11af7
-#   text hash     5500d2dadd5af971
+#   content hash  61393be8da9cca71
+#   text hash     af282ab5a593b234
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

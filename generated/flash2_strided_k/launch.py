@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  916ff26d4dc11af7
-#   text hash     c3727b8842402fe5
+#   content hash  61393be8da9cca71
+#   text hash     b36bc0edf98c716a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  916ff26d4dc11af7
-#   text hash     67202dbedf8f9b24
+#   content hash  61393be8da9cca71
+#   text hash     ae781fbba6f0aabc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

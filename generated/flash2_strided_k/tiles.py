@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  916ff26d4dc11af7
-#   text hash     0d79d3a620ac1612
+#   content hash  61393be8da9cca71
+#   text hash     6ffc9bb97023c6be
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

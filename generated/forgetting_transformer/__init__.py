@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  60ec59b8f6285d5d
-#   text hash     078e5474b572ea1c
+#   content hash  6ae2af8c767e7903
+#   text hash     3041bfd91a2a7616
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

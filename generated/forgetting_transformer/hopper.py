@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  60ec59b8f6285d5d
-#   text hash     ab00cf81f9da5bd3
+#   content hash  6ae2af8c767e7903
+#   text hash     daaa910764ead5a2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

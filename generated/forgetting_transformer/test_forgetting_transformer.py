@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  60ec59b8f6285d5d
-#   text hash     da0b0c5d8ad54f24
+#   content hash  6ae2af8c767e7903
+#   text hash     9a2e9a66de078fad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

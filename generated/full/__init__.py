@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d21239ded6331e6
-#   text hash     31c450a041ccdeae
+#   content hash  86c0806a5d61d695
+#   text hash     95a229e8dc321348
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

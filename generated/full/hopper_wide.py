@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d21239ded6331e6
-#   text hash     2ad603547fcc65bf
+#   content hash  86c0806a5d61d695
+#   text hash     4357f75515b91c35
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d21239ded6331e6
-#   text hash     e8a6f1b887ce9ff3
+#   content hash  86c0806a5d61d695
+#   text hash     4819a4df1d73f702
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

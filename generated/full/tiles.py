@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d21239ded6331e6
-#   text hash     c71d617a41a8deec
+#   content hash  86c0806a5d61d695
+#   text hash     805ec2db723151c1
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d21239ded6331e6
-#   text hash     6f121768e68eae2c
+#   content hash  86c0806a5d61d695
+#   text hash     8190e593692c6655
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51577b8df8988aa8
-#   text hash     f6b823f51f0b5ca3
+#   content hash  f2f816a056806ac6
+#   text hash     69902d0c1463fae7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

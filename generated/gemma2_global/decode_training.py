@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51577b8df8988aa8
-#   text hash     e71c1e21dea17c53
+#   content hash  f2f816a056806ac6
+#   text hash     ea6c0c13b2a3297b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51577b8df8988aa8
-#   text hash     58db8598c2cbcdc3
+#   content hash  f2f816a056806ac6
+#   text hash     aac0ee6f7ffa20ed
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

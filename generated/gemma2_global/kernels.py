@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51577b8df8988aa8
-#   text hash     364f356a4736daf1
+#   content hash  f2f816a056806ac6
+#   text hash     147511d32fb745af
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

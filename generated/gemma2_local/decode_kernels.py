@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ca6fc536eda373b
-#   text hash     0a0275b718fdf6a8
+#   content hash  7aa6bd5233b78b66
+#   text hash     d17f01b423b0e866
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

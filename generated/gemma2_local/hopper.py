@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ca6fc536eda373b
-#   text hash     6cd8fdf9c514e47c
+#   content hash  7aa6bd5233b78b66
+#   text hash     0c71f1b3d6ec4eab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ca6fc536eda373b
-#   text hash     64753a2be298947f
+#   content hash  7aa6bd5233b78b66
+#   text hash     4d2b232155a7b75f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ca6fc536eda373b
-#   text hash     361e13ecac295662
+#   content hash  7aa6bd5233b78b66
+#   text hash     e691ea58af99f7a9
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

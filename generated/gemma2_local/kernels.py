@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ca6fc536eda373b
-#   text hash     0694b420e3ef2f47
+#   content hash  7aa6bd5233b78b66
+#   text hash     1e79e209f2299756
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f65d0c0bc20e237f
-#   text hash     2bd20cdf576eb43e
+#   content hash  71ceaf6aedf96d1e
+#   text hash     7141acc079c6c396
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

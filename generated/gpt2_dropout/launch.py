@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f65d0c0bc20e237f
-#   text hash     7df2d7c9eee8ba1e
+#   content hash  71ceaf6aedf96d1e
+#   text hash     e14fc54dc219a4a9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

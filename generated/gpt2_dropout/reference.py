@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f65d0c0bc20e237f
-#   text hash     27421ba3c5e0f4ef
+#   content hash  71ceaf6aedf96d1e
+#   text hash     3aaf6e5ba32f18ff
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

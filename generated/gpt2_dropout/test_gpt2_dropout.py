@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f65d0c0bc20e237f
-#   text hash     6861301a0d4d6bb7
+#   content hash  71ceaf6aedf96d1e
+#   text hash     f1d30cd099d7cad9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

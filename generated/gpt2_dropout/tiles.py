@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f65d0c0bc20e237f
-#   text hash     14734ad1c0a30124
+#   content hash  71ceaf6aedf96d1e
+#   text hash     4ab9e0383f91b466
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

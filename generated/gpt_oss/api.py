@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f68edd7c82a7f5e0
-#   text hash     8dc90e6e04ac674b
+#   content hash  e127517a6ccd6836
+#   text hash     fb804d08f30433bb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f68edd7c82a7f5e0
-#   text hash     7b9b0b2ca7ac0f69
+#   content hash  e127517a6ccd6836
+#   text hash     e58e953049fb0029
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f68edd7c82a7f5e0
-#   text hash     b07279c03dcf5626
+#   content hash  e127517a6ccd6836
+#   text hash     d7c22f62c6638c0f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f68edd7c82a7f5e0
-#   text hash     7e5908be482c3fe5
+#   content hash  e127517a6ccd6836
+#   text hash     9cce3bd37ae29bd1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f68edd7c82a7f5e0
-#   text hash     0b8937b941b34414
+#   content hash  e127517a6ccd6836
+#   text hash     68ba5b73cf566237
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

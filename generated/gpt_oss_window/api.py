@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e36da3a4e63f3ec9
-#   text hash     9df6712887bd820d
+#   content hash  0ef6cff2717fb761
+#   text hash     61c890736947f5b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e36da3a4e63f3ec9
-#   text hash     1f5839898210bf5a
+#   content hash  0ef6cff2717fb761
+#   text hash     62dda64f405dfb90
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

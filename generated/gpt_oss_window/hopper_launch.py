@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e36da3a4e63f3ec9
-#   text hash     d6065d056571bb4d
+#   content hash  0ef6cff2717fb761
+#   text hash     f84fc810b84e9929
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e36da3a4e63f3ec9
-#   text hash     83657cf9d89977ac
+#   content hash  0ef6cff2717fb761
+#   text hash     42c87fc0eef33675
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e36da3a4e63f3ec9
-#   text hash     5039db39a4736c3f
+#   content hash  0ef6cff2717fb761
+#   text hash     dcf57360345e76e9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

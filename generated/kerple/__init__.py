@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2290bccfa3579843
-#   text hash     56e3e4554511ac7b
+#   content hash  1e8bf9b41515afce
+#   text hash     fe9b4e659cf89205
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

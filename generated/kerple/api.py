@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2290bccfa3579843
-#   text hash     07d4f81e3e4aba73
+#   content hash  1e8bf9b41515afce
+#   text hash     26e56f59d51e30e8
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2290bccfa3579843
-#   text hash     37bd3e1f5b470426
+#   content hash  1e8bf9b41515afce
+#   text hash     410a97bccc651019
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2290bccfa3579843
-#   text hash     17e898c85eb73a30
+#   content hash  1e8bf9b41515afce
+#   text hash     817fe6382994b103
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2290bccfa3579843
-#   text hash     34492ff05a584bf6
+#   content hash  1e8bf9b41515afce
+#   text hash     2db6fee2ab83bd24
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

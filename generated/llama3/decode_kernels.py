@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f13bd0348a4f3519
-#   text hash     f22086d505b93710
+#   content hash  2ccdd1a661ab3d0e
+#   text hash     5f148622d5a7bd0a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f13bd0348a4f3519
-#   text hash     f24966ae4a4ebaf9
+#   content hash  2ccdd1a661ab3d0e
+#   text hash     8bca5d8cfe8ce9a4
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f13bd0348a4f3519
-#   text hash     65ddf05e2978efde
+#   content hash  2ccdd1a661ab3d0e
+#   text hash     a10124bbbc1bd353
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f13bd0348a4f3519
-#   text hash     7428061f636a62c9
+#   content hash  2ccdd1a661ab3d0e
+#   text hash     e6a90f52a57dfe1e
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

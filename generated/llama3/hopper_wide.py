@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f13bd0348a4f3519
-#   text hash     1d80e4dd09cb66e5
+#   content hash  2ccdd1a661ab3d0e
+#   text hash     2438ad9e91b99a3f
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  da639261a20da524
-#   text hash     31b2f71c45092121
+#   content hash  9b5b60200debbbea
+#   text hash     1f5309e04227576e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

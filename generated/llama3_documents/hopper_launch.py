@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  da639261a20da524
-#   text hash     528bebe18ac4f1eb
+#   content hash  9b5b60200debbbea
+#   text hash     7924f9d6259d3a91
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

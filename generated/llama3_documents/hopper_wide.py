@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  da639261a20da524
-#   text hash     420d6bc8a64cb374
+#   content hash  9b5b60200debbbea
+#   text hash     258c34ec5e37415c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  da639261a20da524
-#   text hash     574a167219d85417
+#   content hash  9b5b60200debbbea
+#   text hash     a6172ac31d16dc5a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  da639261a20da524
-#   text hash     99926de1085b5fce
+#   content hash  9b5b60200debbbea
+#   text hash     914ba83942a85cae
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  419b877b321d7305
-#   text hash     4162ed9f2e0a7182
+#   content hash  7f94659b4aaa90bf
+#   text hash     d21b57f65e692674
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  419b877b321d7305
-#   text hash     2cc37b5a660c9788
+#   content hash  7f94659b4aaa90bf
+#   text hash     e6cc25dbfeac2bdb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  419b877b321d7305
-#   text hash     e9f89aa98849f878
+#   content hash  7f94659b4aaa90bf
+#   text hash     1ba3bf15d9c01281
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

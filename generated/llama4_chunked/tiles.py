@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  419b877b321d7305
-#   text hash     35088a46f9fc2fdf
+#   content hash  7f94659b4aaa90bf
+#   text hash     4d55378806361597
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1a609d10e9fac26
-#   text hash     c174a5df6117555d
+#   content hash  4039cc26c1124db3
+#   text hash     c521aba15625d9ea
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

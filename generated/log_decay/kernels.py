@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1a609d10e9fac26
-#   text hash     c1c5c6983717c018
+#   content hash  4039cc26c1124db3
+#   text hash     d2e2c7b9ece4d685
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

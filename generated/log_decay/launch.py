@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1a609d10e9fac26
-#   text hash     3b74a8c91b0bae6b
+#   content hash  4039cc26c1124db3
+#   text hash     58ec70fe6a70dee2
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1a609d10e9fac26
-#   text hash     b11222fcc8a17d63
+#   content hash  4039cc26c1124db3
+#   text hash     c8e5c9cdfa641368
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1a609d10e9fac26
-#   text hash     efac90c59f112a0a
+#   content hash  4039cc26c1124db3
+#   text hash     b33db872f28a78dd
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

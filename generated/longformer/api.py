@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3588ef56dfc0e23a
-#   text hash     14049aa787345625
+#   content hash  f9944bfda2d7e438
+#   text hash     359b26c57acad613
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

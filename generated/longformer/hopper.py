@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3588ef56dfc0e23a
-#   text hash     995f0d323c302a19
+#   content hash  f9944bfda2d7e438
+#   text hash     e24154ddb40d168e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3588ef56dfc0e23a
-#   text hash     19f2fb694ff1230b
+#   content hash  f9944bfda2d7e438
+#   text hash     d8206ada45a3f25d
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

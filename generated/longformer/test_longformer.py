@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3588ef56dfc0e23a
-#   text hash     59f095dd80ec4c4f
+#   content hash  f9944bfda2d7e438
+#   text hash     f2ed21977cc1811c
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3588ef56dfc0e23a
-#   text hash     6f0839b3e9e17ed2
+#   content hash  f9944bfda2d7e438
+#   text hash     b51b4efc6fdcf474
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

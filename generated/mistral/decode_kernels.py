@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad2f9553987d0ce5
-#   text hash     70530c278e3f6db2
+#   content hash  893209fd180acf74
+#   text hash     f47929ea13ff834a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

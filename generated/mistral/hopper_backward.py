@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad2f9553987d0ce5
-#   text hash     707ac5d817d0ee66
+#   content hash  893209fd180acf74
+#   text hash     7e8b80cf8d837cc4
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

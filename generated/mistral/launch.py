@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad2f9553987d0ce5
-#   text hash     22904db3cf453cbb
+#   content hash  893209fd180acf74
+#   text hash     6136449b9355452a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

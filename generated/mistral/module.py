@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad2f9553987d0ce5
-#   text hash     f3e89387d487051c
+#   content hash  893209fd180acf74
+#   text hash     e383cc9f51311e43
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

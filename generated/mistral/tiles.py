@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad2f9553987d0ce5
-#   text hash     47dcf554f0b18248
+#   content hash  893209fd180acf74
+#   text hash     716b5d30fca9156a
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06cfef9284e2d43b
-#   text hash     2beba3442af05c07
+#   content hash  4c4db7c279d932d3
+#   text hash     8b6d96739113c009
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

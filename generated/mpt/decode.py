@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06cfef9284e2d43b
-#   text hash     3a110c74ed1b87e8
+#   content hash  4c4db7c279d932d3
+#   text hash     cb0be18a45b89ac3
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06cfef9284e2d43b
-#   text hash     b86a226a050fec55
+#   content hash  4c4db7c279d932d3
+#   text hash     8447acd686e930e5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06cfef9284e2d43b
-#   text hash     cff585f9779180b2
+#   content hash  4c4db7c279d932d3
+#   text hash     6a0406b8e5dbf899
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06cfef9284e2d43b
-#   text hash     4be8b407d1495c93
+#   content hash  4c4db7c279d932d3
+#   text hash     f60aaa103dd6ac10
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

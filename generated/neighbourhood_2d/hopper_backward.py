@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d6640d89702fa27c
-#   text hash     f0e82133146ba1cf
+#   content hash  9d79696b0be48fd6
+#   text hash     3539a2c91e917a42
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d6640d89702fa27c
-#   text hash     97a32c02101037bd
+#   content hash  9d79696b0be48fd6
+#   text hash     cd922571b36100bb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

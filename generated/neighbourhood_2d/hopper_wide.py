@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d6640d89702fa27c
-#   text hash     cbbb28e1413fbb2d
+#   content hash  9d79696b0be48fd6
+#   text hash     7b1fbfe8845d9aa6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d6640d89702fa27c
-#   text hash     6ff48c80bea38f20
+#   content hash  9d79696b0be48fd6
+#   text hash     b34ea7008cba1bb0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

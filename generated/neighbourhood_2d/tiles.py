@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d6640d89702fa27c
-#   text hash     ffcb3291c2789bb7
+#   content hash  9d79696b0be48fd6
+#   text hash     651c71ee3b97cb87
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  70942cf92ec6d4b4
-#   text hash     a9c4760783d697d6
+#   content hash  0c200d1054202b2a
+#   text hash     f80294903badab1d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  70942cf92ec6d4b4
-#   text hash     973a977b0b3eed2b
+#   content hash  0c200d1054202b2a
+#   text hash     e92896358a3d262a
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

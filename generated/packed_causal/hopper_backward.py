@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  70942cf92ec6d4b4
-#   text hash     f6c7e34a3054fbb3
+#   content hash  0c200d1054202b2a
+#   text hash     6c1625d6f11bacbc
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

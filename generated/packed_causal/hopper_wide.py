@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  70942cf92ec6d4b4
-#   text hash     f76c942cff27c645
+#   content hash  0c200d1054202b2a
+#   text hash     dcf946141b0851b9
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  70942cf92ec6d4b4
-#   text hash     6c126a9c32c10138
+#   content hash  0c200d1054202b2a
+#   text hash     1b6cd37d3243293f
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

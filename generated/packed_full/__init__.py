@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f1687d7431f7285a
-#   text hash     00a54c4cf90bd38e
+#   content hash  d75b4af3a2f28861
+#   text hash     aba0ad5f6d5e622e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f1687d7431f7285a
-#   text hash     c940b4957710d3f8
+#   content hash  d75b4af3a2f28861
+#   text hash     3b29b4423cebe25c
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f1687d7431f7285a
-#   text hash     79af18db94138fa0
+#   content hash  d75b4af3a2f28861
+#   text hash     4117a63ead385f90
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

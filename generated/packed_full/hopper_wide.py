@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f1687d7431f7285a
-#   text hash     f870c3abba0b1611
+#   content hash  d75b4af3a2f28861
+#   text hash     1a96fab1e7ce5da3
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

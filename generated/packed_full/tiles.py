@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f1687d7431f7285a
-#   text hash     4a4070258604aa47
+#   content hash  d75b4af3a2f28861
+#   text hash     02106a767b9612dd
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a709bc03afd227f
-#   text hash     5a3aea4c1a2a017e
+#   content hash  933acc13ede06f4d
+#   text hash     e3818a02a6f4d9cf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a709bc03afd227f
-#   text hash     3569fbd21519889e
+#   content hash  933acc13ede06f4d
+#   text hash     3123cc5e14ecaf86
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a709bc03afd227f
-#   text hash     03d9417236286ecf
+#   content hash  933acc13ede06f4d
+#   text hash     9037509f031dccb5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a709bc03afd227f
-#   text hash     cdeec351d844a6b8
+#   content hash  933acc13ede06f4d
+#   text hash     61f6e79f95627ffa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4881c5dd76896f7d
-#   text hash     6bcb52c28cbb334e
+#   content hash  d14357ec477a4e5d
+#   text hash     daebe991abb1766e
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4881c5dd76896f7d
-#   text hash     acc1b0dd11a5f510
+#   content hash  d14357ec477a4e5d
+#   text hash     0381f41b60daf7d9
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4881c5dd76896f7d
-#   text hash     cdc682a068b0ed7a
+#   content hash  d14357ec477a4e5d
+#   text hash     5e882c30922e4837
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4881c5dd76896f7d
-#   text hash     2a035844a01e41d0
+#   content hash  d14357ec477a4e5d
+#   text hash     b3579dc7eeef5bd4
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

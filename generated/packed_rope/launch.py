@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4881c5dd76896f7d
-#   text hash     6d185270a1383c41
+#   content hash  d14357ec477a4e5d
+#   text hash     4b8f32c062ccbaea
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7058def4765d9749
-#   text hash     2cd7c3ccf9500278
+#   content hash  aca330855a83fc1a
+#   text hash     f829af37969a20bd
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

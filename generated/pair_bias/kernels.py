@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7058def4765d9749
-#   text hash     513244ccf54ccb7d
+#   content hash  aca330855a83fc1a
+#   text hash     d85d33720a73a0f4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7058def4765d9749
-#   text hash     e38b8b41150d7bf0
+#   content hash  aca330855a83fc1a
+#   text hash     f8b8794569713c70
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

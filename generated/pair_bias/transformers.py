@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7058def4765d9749
-#   text hash     c02d92e11698ca5c
+#   content hash  aca330855a83fc1a
+#   text hash     a856b88020407a44
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

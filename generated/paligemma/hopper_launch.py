@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c05fce5e9e12cd0f
-#   text hash     6c3392c8dd78a2f2
+#   content hash  1211701e04ef42a7
+#   text hash     9373a92c1056abe0
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

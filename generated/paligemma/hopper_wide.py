@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c05fce5e9e12cd0f
-#   text hash     dc444f5353f700a7
+#   content hash  1211701e04ef42a7
+#   text hash     3fb68a7c589cbecd
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c05fce5e9e12cd0f
-#   text hash     35e8f96aa93d4929
+#   content hash  1211701e04ef42a7
+#   text hash     dc5a98a866522080
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c05fce5e9e12cd0f
-#   text hash     ae389cad31034c8e
+#   content hash  1211701e04ef42a7
+#   text hash     4097fbe8d827239e
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

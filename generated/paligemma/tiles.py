@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c05fce5e9e12cd0f
-#   text hash     fdc8ed7c4be2bb14
+#   content hash  1211701e04ef42a7
+#   text hash     a5c8a4f858285dcf
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e98d70c7858e0028
-#   text hash     4fb919090725266f
+#   content hash  d73d2e6030f2a78f
+#   text hash     a2f396739d1f21eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e98d70c7858e0028
-#   text hash     6cbf218520d79b0e
+#   content hash  d73d2e6030f2a78f
+#   text hash     1e15a5e616dde324
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e98d70c7858e0028
-#   text hash     b371fa44eab7f250
+#   content hash  d73d2e6030f2a78f
+#   text hash     a7aea9025954500d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e98d70c7858e0028
-#   text hash     a2ebc67b83dbaabf
+#   content hash  d73d2e6030f2a78f
+#   text hash     affa50ec082439d0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

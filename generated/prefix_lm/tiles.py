@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e98d70c7858e0028
-#   text hash     5bc8d7bee0442a04
+#   content hash  d73d2e6030f2a78f
+#   text hash     49ccf6730a4284ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1782f7b6e399c6bf
-#   text hash     94ce5eeb32f57f84
+#   content hash  affecdf13d5baa78
+#   text hash     c2e889836d6166ff
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

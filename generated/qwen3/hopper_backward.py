@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1782f7b6e399c6bf
-#   text hash     e8a72cbd074758dd
+#   content hash  affecdf13d5baa78
+#   text hash     a61672b79128cf15
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1782f7b6e399c6bf
-#   text hash     d91523710b082f15
+#   content hash  affecdf13d5baa78
+#   text hash     7766415c704caaac
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

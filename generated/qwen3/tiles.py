@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1782f7b6e399c6bf
-#   text hash     f618a9d16d48baa1
+#   content hash  affecdf13d5baa78
+#   text hash     59aeb84cd20915c0
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1782f7b6e399c6bf
-#   text hash     dfa09376b384efdd
+#   content hash  affecdf13d5baa78
+#   text hash     0a6b8ae0e03fbeb4
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1b3259cdbc55ac0
-#   text hash     b0167ce635d7b68f
+#   content hash  5ab6f986fa6fb488
+#   text hash     d3021977963d76c1
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

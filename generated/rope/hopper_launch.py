@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1b3259cdbc55ac0
-#   text hash     a1405ea8f30d5cec
+#   content hash  5ab6f986fa6fb488
+#   text hash     14b54a04ce203fa3
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

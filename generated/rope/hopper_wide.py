@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1b3259cdbc55ac0
-#   text hash     3f4f9c2a6b0105fa
+#   content hash  5ab6f986fa6fb488
+#   text hash     45af48e50620d972
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

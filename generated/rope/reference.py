@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1b3259cdbc55ac0
-#   text hash     5b4d93390a1fb777
+#   content hash  5ab6f986fa6fb488
+#   text hash     9484deb96d775fa5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

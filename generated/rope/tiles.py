@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1b3259cdbc55ac0
-#   text hash     d6f85f6fe2fbb250
+#   content hash  5ab6f986fa6fb488
+#   text hash     92b0618bf3247470
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

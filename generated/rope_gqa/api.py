@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b158f6df02f7be00
-#   text hash     79a982bd7373ace4
+#   content hash  f45a8cf81377cdc0
+#   text hash     2473a606dfda5411
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

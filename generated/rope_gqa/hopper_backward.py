@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b158f6df02f7be00
-#   text hash     9b0ee12a16d07c71
+#   content hash  f45a8cf81377cdc0
+#   text hash     826c1ec008c1cdb5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

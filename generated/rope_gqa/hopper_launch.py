@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b158f6df02f7be00
-#   text hash     b6a62ba34499c66a
+#   content hash  f45a8cf81377cdc0
+#   text hash     433ed2df3e7d659a
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b158f6df02f7be00
-#   text hash     54d2b4a1fa825ad8
+#   content hash  f45a8cf81377cdc0
+#   text hash     7a96dc52d094eb34
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b158f6df02f7be00
-#   text hash     f7f2b2e46f4e780d
+#   content hash  f45a8cf81377cdc0
+#   text hash     68e66528ac2a60aa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dc818f520be21813
-#   text hash     bc880bb94791dc5a
+#   content hash  e163dcbc44cae104
+#   text hash     6210de44cec51b9e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dc818f520be21813
-#   text hash     aa8aa398a19083ff
+#   content hash  e163dcbc44cae104
+#   text hash     6b5e3d0d1847a65e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

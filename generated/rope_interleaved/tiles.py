@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dc818f520be21813
-#   text hash     fbd15c707332991c
+#   content hash  e163dcbc44cae104
+#   text hash     92fcf28920ca76e7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  94d4efbee52af33c
-#   text hash     ca25f19c5b6f65d1
+#   content hash  f630ca70badc2c38
+#   text hash     4f8190a07f59adfe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  94d4efbee52af33c
-#   text hash     45f3f8c6d04c370b
+#   content hash  f630ca70badc2c38
+#   text hash     807faf92c4a8d47b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  94d4efbee52af33c
-#   text hash     26194a0672968110
+#   content hash  f630ca70badc2c38
+#   text hash     563a46913021ad63
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

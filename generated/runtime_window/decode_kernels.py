@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9fcf7a316416c74f
-#   text hash     26c4a7932982113d
+#   content hash  bdcb4badcf2863a4
+#   text hash     512890811d7f27da
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9fcf7a316416c74f
-#   text hash     b958380daca12c44
+#   content hash  bdcb4badcf2863a4
+#   text hash     020fe2306aa68b0b
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9fcf7a316416c74f
-#   text hash     debe403c9e1cf5b8
+#   content hash  bdcb4badcf2863a4
+#   text hash     7e2bf02882e61edf
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9fcf7a316416c74f
-#   text hash     3fb19fbe685a080c
+#   content hash  bdcb4badcf2863a4
+#   text hash     002e13d518a9b9ae
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9fcf7a316416c74f
-#   text hash     a06b4475fdd60d72
+#   content hash  bdcb4badcf2863a4
+#   text hash     de96dadfdb3fd721
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e449c24c5e77f04c
-#   text hash     4992e25b87ce5159
+#   content hash  9b48601798109b59
+#   text hash     f33b9afcea8e2e34
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

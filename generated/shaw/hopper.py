@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e449c24c5e77f04c
-#   text hash     494c90e7f4795d90
+#   content hash  9b48601798109b59
+#   text hash     4c8941d2bbf63154
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

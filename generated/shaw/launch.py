@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e449c24c5e77f04c
-#   text hash     dbd1c663aebab888
+#   content hash  9b48601798109b59
+#   text hash     a0bc56f1cbc4a98e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

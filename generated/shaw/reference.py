@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e449c24c5e77f04c
-#   text hash     ca1ae5afc36e5450
+#   content hash  9b48601798109b59
+#   text hash     c455d58c62e26230
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e449c24c5e77f04c
-#   text hash     42c827ac40a94873
+#   content hash  9b48601798109b59
+#   text hash     28cc032fe3afaaa2
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

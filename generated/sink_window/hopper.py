@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d66437e1754b5e9b
-#   text hash     72bc959cb2a921ab
+#   content hash  1f2ee9633a1be212
+#   text hash     9d46a303894ba006
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

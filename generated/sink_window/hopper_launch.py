@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d66437e1754b5e9b
-#   text hash     95f9ceefdf7b4721
+#   content hash  1f2ee9633a1be212
+#   text hash     f0aa015443aab311
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d66437e1754b5e9b
-#   text hash     530d47de83f181d0
+#   content hash  1f2ee9633a1be212
+#   text hash     dc00ce40362ef185
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d66437e1754b5e9b
-#   text hash     61c9d9495f182080
+#   content hash  1f2ee9633a1be212
+#   text hash     b3c61df875f396d3
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

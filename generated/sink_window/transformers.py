@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d66437e1754b5e9b
-#   text hash     e919e1ce5c693131
+#   content hash  1f2ee9633a1be212
+#   text hash     19cf4857b7367cd1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

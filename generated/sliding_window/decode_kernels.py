@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a2a3502c067fbc00
-#   text hash     83f241da8a77b043
+#   content hash  5e4221f1e42ca451
+#   text hash     4b96c15116218360
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

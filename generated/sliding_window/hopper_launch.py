@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a2a3502c067fbc00
-#   text hash     fb96802258b771b6
+#   content hash  5e4221f1e42ca451
+#   text hash     d349fc56237f2b11
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a2a3502c067fbc00
-#   text hash     623b3c387ba1cc53
+#   content hash  5e4221f1e42ca451
+#   text hash     e508217298101eab
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a2a3502c067fbc00
-#   text hash     863ecb6d3589f37a
+#   content hash  5e4221f1e42ca451
+#   text hash     bb5f54bfa69e97a5
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a2a3502c067fbc00
-#   text hash     262c8d9d252d2a12
+#   content hash  5e4221f1e42ca451
+#   text hash     1fc7c05894276547
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0cb36b26676cd72e
-#   text hash     a58aced3c97b03fd
+#   content hash  62e10dd2fccd70c6
+#   text hash     cba659eed0dfc614
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0cb36b26676cd72e
-#   text hash     9a1367047261f366
+#   content hash  62e10dd2fccd70c6
+#   text hash     f638beb899bc93e0
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0cb36b26676cd72e
-#   text hash     b9b915a029140984
+#   content hash  62e10dd2fccd70c6
+#   text hash     8b3ffb912ad36629
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0cb36b26676cd72e
-#   text hash     695741bf73c6de5f
+#   content hash  62e10dd2fccd70c6
+#   text hash     453a5e035bc7ea4d
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

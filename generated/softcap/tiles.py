@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0cb36b26676cd72e
-#   text hash     116f6548eebd4772
+#   content hash  62e10dd2fccd70c6
+#   text hash     7772754263018c3e
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

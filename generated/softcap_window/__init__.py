@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7b9daebf17fb1366
-#   text hash     5f8cf0efbae91a30
+#   content hash  58d6fea6979f5379
+#   text hash     2828b742ff0d378f
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

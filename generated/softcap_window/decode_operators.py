@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7b9daebf17fb1366
-#   text hash     e3d233d2182dd693
+#   content hash  58d6fea6979f5379
+#   text hash     fd9e80f15e97f072
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

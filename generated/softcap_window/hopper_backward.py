@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7b9daebf17fb1366
-#   text hash     1570cc8a4734ce5e
+#   content hash  58d6fea6979f5379
+#   text hash     d830448440e17ed3
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

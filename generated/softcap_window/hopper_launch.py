@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7b9daebf17fb1366
-#   text hash     1ee675b9263c9109
+#   content hash  58d6fea6979f5379
+#   text hash     0afc585abed02966
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

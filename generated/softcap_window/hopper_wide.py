@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7b9daebf17fb1366
-#   text hash     35c8cf51a3595e9b
+#   content hash  58d6fea6979f5379
+#   text hash     474e5cd57340f56f
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

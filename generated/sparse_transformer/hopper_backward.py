@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5dd5b0e5cbcee1dc
-#   text hash     3d36a31efe61e8d3
+#   content hash  2441903a784ac7f9
+#   text hash     9242cf269c344aa0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

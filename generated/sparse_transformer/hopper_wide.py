@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5dd5b0e5cbcee1dc
-#   text hash     71af1d35efeeebb7
+#   content hash  2441903a784ac7f9
+#   text hash     9777d94a24784070
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5dd5b0e5cbcee1dc
-#   text hash     c662962283eb37bf
+#   content hash  2441903a784ac7f9
+#   text hash     d92bf4e5416b5587
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

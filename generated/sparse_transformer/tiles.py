@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5dd5b0e5cbcee1dc
-#   text hash     e5213b9f358ec6c2
+#   content hash  2441903a784ac7f9
+#   text hash     7d3022b3b69fa49a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

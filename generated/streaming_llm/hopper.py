@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5818bc25c804e1b9
-#   text hash     156c3f85a4069d36
+#   content hash  d27f4679d84b29e8
+#   text hash     49db888ef9b0d238
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5818bc25c804e1b9
-#   text hash     229a50e2c3f244e6
+#   content hash  d27f4679d84b29e8
+#   text hash     fdbc7514e702f9ef
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5818bc25c804e1b9
-#   text hash     67a66b42fab5ce43
+#   content hash  d27f4679d84b29e8
+#   text hash     47d7d48928bd77a6
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

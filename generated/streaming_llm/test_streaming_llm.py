@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5818bc25c804e1b9
-#   text hash     ab6829fa8bb56124
+#   content hash  d27f4679d84b29e8
+#   text hash     eaa9fe6c0547603e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

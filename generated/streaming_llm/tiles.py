@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5818bc25c804e1b9
-#   text hash     19e1f9bbc0ff5df0
+#   content hash  d27f4679d84b29e8
+#   text hash     ff3740b8d1971a7a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  24b17f5c31dcfe89
-#   text hash     a4977d3168485f4a
+#   content hash  65b3786e3b84231a
+#   text hash     2c5712521d11fd50
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

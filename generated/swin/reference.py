@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  24b17f5c31dcfe89
-#   text hash     9fecd6a50cd08935
+#   content hash  65b3786e3b84231a
+#   text hash     a3253b54915c9254
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  24b17f5c31dcfe89
-#   text hash     707c6b33f460bfad
+#   content hash  65b3786e3b84231a
+#   text hash     cd226d58df039371
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

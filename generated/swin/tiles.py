@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  24b17f5c31dcfe89
-#   text hash     2318a1a4c77cf54b
+#   content hash  65b3786e3b84231a
+#   text hash     45810ff0fd13fdd8
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

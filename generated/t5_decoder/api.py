@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8ea0b1c2cdb1ac5
-#   text hash     6dc4a3f626388d89
+#   content hash  053835082912f32f
+#   text hash     c1f1934690d81607
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

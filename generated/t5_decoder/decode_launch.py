@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8ea0b1c2cdb1ac5
-#   text hash     02e9f77397224aef
+#   content hash  053835082912f32f
+#   text hash     b56305bad026c25b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8ea0b1c2cdb1ac5
-#   text hash     ea4f680da0eeac14
+#   content hash  053835082912f32f
+#   text hash     6ebea9d31407ddf2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

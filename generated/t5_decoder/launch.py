@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8ea0b1c2cdb1ac5
-#   text hash     c19789686a888039
+#   content hash  053835082912f32f
+#   text hash     4edbef87f412568e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

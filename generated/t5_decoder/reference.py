@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8ea0b1c2cdb1ac5
-#   text hash     b1d62b1b3b05441e
+#   content hash  053835082912f32f
+#   text hash     78e492463dd16912
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  af655c8b99ea316d
-#   text hash     1cc731fd872969dd
+#   content hash  86e22abb47164197
+#   text hash     ff53a2a083c09dce
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  af655c8b99ea316d
-#   text hash     199d0c282c6d2102
+#   content hash  86e22abb47164197
+#   text hash     68ea11b1ca3b7b9a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  af655c8b99ea316d
-#   text hash     0db70bab9b0dd380
+#   content hash  86e22abb47164197
+#   text hash     20a71e48d05775f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

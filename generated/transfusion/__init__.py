@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c9d4e7420e70a4b6
-#   text hash     f2e5165113718b65
+#   content hash  fa1a2c70677d032c
+#   text hash     047d7f58d783dfde
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c9d4e7420e70a4b6
-#   text hash     a1775a2af8d18613
+#   content hash  fa1a2c70677d032c
+#   text hash     162d9b04bf9efa62
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

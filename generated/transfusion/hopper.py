@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c9d4e7420e70a4b6
-#   text hash     49e09a520e4728bd
+#   content hash  fa1a2c70677d032c
+#   text hash     c617a6843f539ea5
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c9d4e7420e70a4b6
-#   text hash     5fd4a6e421647c14
+#   content hash  fa1a2c70677d032c
+#   text hash     3c0f5581858cf0c6
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c9d4e7420e70a4b6
-#   text hash     8e468cfb6dedd793
+#   content hash  fa1a2c70677d032c
+#   text hash     9be4426bb3c90b07
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

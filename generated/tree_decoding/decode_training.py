@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5082bc5ac61ce082
-#   text hash     8012eff0535ac20e
+#   content hash  907464ba50d4f7c9
+#   text hash     cadff9f161f55872
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

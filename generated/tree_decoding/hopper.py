@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5082bc5ac61ce082
-#   text hash     91a36f079cbda0fa
+#   content hash  907464ba50d4f7c9
+#   text hash     15dcc1f4761cc574
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

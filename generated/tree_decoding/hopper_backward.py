@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5082bc5ac61ce082
-#   text hash     e0b8b9db1681ee0f
+#   content hash  907464ba50d4f7c9
+#   text hash     c1e0d0b1d9ad46a0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

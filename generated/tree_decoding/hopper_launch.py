@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5082bc5ac61ce082
-#   text hash     a043351bba34bc1a
+#   content hash  907464ba50d4f7c9
+#   text hash     26f3b931174e3af1
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5082bc5ac61ce082
-#   text hash     9f8be702dc4abe1d
+#   content hash  907464ba50d4f7c9
+#   text hash     ebabe7ed7da02cf6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -10,7 +10,7 @@ from ..expressions.inputs import Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import tile_ranges
+from . import reach, tile_ranges
 from .cached_arguments import CachedArgument
 from .paged import PAGED
 from .statements import Statement
@@ -74,8 +74,7 @@ class CachedTraining:
 
     def _told(self, end: Node, more: set[str]) -> bool:
         """Whether numbers of the call, and `more` of each sequence, tell an end of a range."""
-        scalars = {o.keyword for o in self.spec.options} | {i.name for i in self.spec.inputs if not i.axes}
-        return _leaves(end) <= scalars | more
+        return _leaves(end) <= reach.numbers(self.spec) | more
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -160,7 +160,6 @@ def tables(
                 _columns(n): tuple(keys) if isinstance(keys, list) else (keys,) for n, keys in limits.items()
             }
         least |= found["reach"].get(layer, {})
-    least = {its: {n: far for n, far in row.items() if n in faster[its]} for its, row in least.items()}
     if reach and not reach.numbers:
         far = reach.of({}) if reach.known else 0
         faster = {
@@ -168,6 +167,7 @@ def tables(
             for its, limits in faster.items()
         }
         least = {}
+    least = {its: {n: far for n, far in row.items() if n in faster[its]} for its, row in least.items()}
     least = {its: row for its, row in least.items() if row}
     return Tables(
         {arch: _table(given, layers) for arch, given in found["half"].items()},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     1f74ec3d536bf4a5
+#   content hash  be52c4df825a4be6
+#   text hash     17101df6aaa05dbc
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     4819a4df1d73f702
+#   content hash  7816f8084b4723e7
+#   text hash     7f59e1440693b4a4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     805ec2db723151c1
+#   content hash  7816f8084b4723e7
+#   text hash     7b26bbf42c3cceda
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ab6f986fa6fb488
-#   text hash     92b0618bf3247470
+#   content hash  96d2d9858629049e
+#   text hash     8c100cb411daf0cd
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  65b3786e3b84231a
-#   text hash     8cf0637326324bb2
+#   content hash  7e1e16f8f9dfff77
+#   text hash     3704a1608eac2a9c
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

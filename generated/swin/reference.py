@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  65b3786e3b84231a
-#   text hash     a3253b54915c9254
+#   content hash  7e1e16f8f9dfff77
+#   text hash     f4cf8d770e80b0ca
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -37,7 +37,7 @@ class Frame:
             Parameter("delta_ptr", "*fp32", "delta", written=True),
             *p.sizes(scale=False),
             *p.storage.aligned(),
-            *p.constants("BLOCK_M", "BLOCK_D", "BLOCK_DV"),
+            *p.constants("D", "BLOCK_M", "BLOCK_DV"),
             p.axis("q"),
         )
         begin = tuple(

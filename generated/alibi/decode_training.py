@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34673b5915a0bdac
-#   text hash     0d2cd98af7c292d6
+#   content hash  96470f8da6acadae
+#   text hash     87ddbb7a5fff7537
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34673b5915a0bdac
-#   text hash     3d7bab1640be7951
+#   content hash  96470f8da6acadae
+#   text hash     78208d4ddd18e47c
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

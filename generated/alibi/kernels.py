@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34673b5915a0bdac
-#   text hash     ca8564f12d07c837
+#   content hash  96470f8da6acadae
+#   text hash     5a3f75c917ca1adb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34673b5915a0bdac
-#   text hash     dcba9de5cda041d4
+#   content hash  96470f8da6acadae
+#   text hash     e8bcb5e7b71e876b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

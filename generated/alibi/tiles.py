@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34673b5915a0bdac
-#   text hash     e13c3146f2fb64b0
+#   content hash  96470f8da6acadae
+#   text hash     13bda0eee6f8d6f0
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2d8b53a28757556e
-#   text hash     950448745a5f807f
+#   content hash  eb65adbdb36b8124
+#   text hash     b53886bf7cf8f5de
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

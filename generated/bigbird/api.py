@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2d8b53a28757556e
-#   text hash     d361a7e632f19f39
+#   content hash  eb65adbdb36b8124
+#   text hash     cd13cb8d6d2ac3e0
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2d8b53a28757556e
-#   text hash     2a0ba88b332ea44e
+#   content hash  eb65adbdb36b8124
+#   text hash     824cbd521b3c484a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2d8b53a28757556e
-#   text hash     34cb3e7d79d29f88
+#   content hash  eb65adbdb36b8124
+#   text hash     6d39af84a431e65c
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  26a99031a025183b
-#   text hash     af3ad7513d57b1b3
+#   content hash  6b8a2f1c752997b7
+#   text hash     abfaf05176c917b5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  26a99031a025183b
-#   text hash     f245498cdd4c3059
+#   content hash  6b8a2f1c752997b7
+#   text hash     50995c7b28984ac9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  26a99031a025183b
-#   text hash     8949dd44dd7e1c6e
+#   content hash  6b8a2f1c752997b7
+#   text hash     1d1964020cb0cde6
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  487c1f92ca5c48cb
-#   text hash     4c341b95241277fc
+#   content hash  81edc2052ac37fff
+#   text hash     6dbeeca55f215864
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  487c1f92ca5c48cb
-#   text hash     79d248afd410c223
+#   content hash  81edc2052ac37fff
+#   text hash     8e674d83b03cd810
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  487c1f92ca5c48cb
-#   text hash     ed8d2effc86e3fb6
+#   content hash  81edc2052ac37fff
+#   text hash     d94e3232080513d1
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

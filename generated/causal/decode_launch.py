@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  be52c4df825a4be6
-#   text hash     d99a2588c6fad84e
+#   content hash  e7806169026763ae
+#   text hash     218286b8cd51615d
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  be52c4df825a4be6
-#   text hash     cc907233e2627869
+#   content hash  e7806169026763ae
+#   text hash     736f6e4afb019d36
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  be52c4df825a4be6
-#   text hash     d17e7b7b35a5b7e0
+#   content hash  e7806169026763ae
+#   text hash     662002703049ff09
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -58,7 +58,6 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
-            BLOCK_D=runtime.padded_width(q), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

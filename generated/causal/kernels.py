@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  be52c4df825a4be6
-#   text hash     17101df6aaa05dbc
+#   content hash  e7806169026763ae
+#   text hash     c0f6f96546e18da5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  be52c4df825a4be6
-#   text hash     2d3bb45c1fbb928b
+#   content hash  e7806169026763ae
+#   text hash     e1315ce9f2bf7f43
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  be52c4df825a4be6
-#   text hash     5c6d7919431c6d2b
+#   content hash  e7806169026763ae
+#   text hash     80dcd368228dd6fa
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a6ca876a35d832f3
-#   text hash     6fc7f2dc152d3229
+#   content hash  cc9eb561c4154570
+#   text hash     58db1bc391ab1168
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

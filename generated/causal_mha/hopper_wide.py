@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a6ca876a35d832f3
-#   text hash     96774b8cf8845b19
+#   content hash  cc9eb561c4154570
+#   text hash     a0683380e373e398
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a6ca876a35d832f3
-#   text hash     1e7f498cf60daa16
+#   content hash  cc9eb561c4154570
+#   text hash     b80a765aea759112
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

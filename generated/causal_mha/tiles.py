@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a6ca876a35d832f3
-#   text hash     5979617800a80d31
+#   content hash  cc9eb561c4154570
+#   text hash     d470e876121799ff
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

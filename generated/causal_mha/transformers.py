@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a6ca876a35d832f3
-#   text hash     9352514faeb60f2c
+#   content hash  cc9eb561c4154570
+#   text hash     38b92b42a363fedd
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

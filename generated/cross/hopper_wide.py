@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8a16c7b734cecef7
-#   text hash     d99a3b79c5e02e20
+#   content hash  e2aeb51cf1bb9085
+#   text hash     4c24c09ac1db25a0
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

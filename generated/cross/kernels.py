@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8a16c7b734cecef7
-#   text hash     f19873b602de177f
+#   content hash  e2aeb51cf1bb9085
+#   text hash     843531a3c878e323
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8a16c7b734cecef7
-#   text hash     207ac1b1bfccda36
+#   content hash  e2aeb51cf1bb9085
+#   text hash     27bacf2ce417c944
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8a16c7b734cecef7
-#   text hash     36dc9b281aeabda9
+#   content hash  e2aeb51cf1bb9085
+#   text hash     b2074493f6d59db2
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

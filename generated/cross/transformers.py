@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8a16c7b734cecef7
-#   text hash     b2a9146ba8c5d297
+#   content hash  e2aeb51cf1bb9085
+#   text hash     e62de87ec891399e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6678496185ef6e4
-#   text hash     34c4622cfc3d4fbe
+#   content hash  b44c0378b15581e9
+#   text hash     03ae89fb16de71ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6678496185ef6e4
-#   text hash     a44ae0f573a6284c
+#   content hash  b44c0378b15581e9
+#   text hash     139a71d741546f3b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

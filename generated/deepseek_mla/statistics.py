@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6678496185ef6e4
-#   text hash     cfa19222a18f5d66
+#   content hash  b44c0378b15581e9
+#   text hash     d2efac73830f1a6c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6678496185ef6e4
-#   text hash     a5c6efb480ed9120
+#   content hash  b44c0378b15581e9
+#   text hash     12d3efa81f6c494b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

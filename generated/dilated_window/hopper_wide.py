@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13fc5977b0890adf
-#   text hash     019bf34412c19269
+#   content hash  a1f927f3a4eb50a9
+#   text hash     a0a4ee5a42618f7d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13fc5977b0890adf
-#   text hash     cd24f3cb238747ec
+#   content hash  a1f927f3a4eb50a9
+#   text hash     1f5dd45e88a32ddb
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13fc5977b0890adf
-#   text hash     bfed353a1d65e19b
+#   content hash  a1f927f3a4eb50a9
+#   text hash     1ffdaf4eeb881da6
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13fc5977b0890adf
-#   text hash     3b3a0f77bbbddc65
+#   content hash  a1f927f3a4eb50a9
+#   text hash     7ab4d71157015e9e
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

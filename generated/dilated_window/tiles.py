@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13fc5977b0890adf
-#   text hash     3b5e14f51f26bd2a
+#   content hash  a1f927f3a4eb50a9
+#   text hash     19d968dca72bbe1b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

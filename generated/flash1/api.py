@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3fe401c6f6e97dd5
-#   text hash     cb1a00bc0119ce9c
+#   content hash  ed6fb852c1dc269a
+#   text hash     01d550c77bb63f0d
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3fe401c6f6e97dd5
-#   text hash     cbfed8d10e066ab2
+#   content hash  ed6fb852c1dc269a
+#   text hash     06f0b0577abf4682
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

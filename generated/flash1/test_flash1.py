@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3fe401c6f6e97dd5
-#   text hash     96c30e99cc25669e
+#   content hash  ed6fb852c1dc269a
+#   text hash     7ba2b718320f9f44
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

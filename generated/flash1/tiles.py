@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3fe401c6f6e97dd5
-#   text hash     558bf2040526ba6a
+#   content hash  ed6fb852c1dc269a
+#   text hash     5d05d82caa7bb304
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  295e2b89764c47d0
-#   text hash     eeb0386d58740f73
+#   content hash  6b1c15b7d3ef7800
+#   text hash     f514e9e30fbf74d5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

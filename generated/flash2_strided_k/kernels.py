@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  295e2b89764c47d0
-#   text hash     5bcc179d84c5590f
+#   content hash  6b1c15b7d3ef7800
+#   text hash     21821412cd1073c4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  295e2b89764c47d0
-#   text hash     6ad8ed8d2d10b07b
+#   content hash  6b1c15b7d3ef7800
+#   text hash     c289aa65ce594d45
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  295e2b89764c47d0
-#   text hash     e305efaf13cc2277
+#   content hash  6b1c15b7d3ef7800
+#   text hash     18d88f0f2c019aa6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  511143b836204d9b
-#   text hash     1fa898e8d59f6757
+#   content hash  484e1d6a905cc04a
+#   text hash     333616b2cb333264
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

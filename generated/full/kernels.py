@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7816f8084b4723e7
-#   text hash     7f59e1440693b4a4
+#   content hash  69f5aaa10bb2f9cb
+#   text hash     43a3db5b2200ad9f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

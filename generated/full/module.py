@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7816f8084b4723e7
-#   text hash     031b89d537e97160
+#   content hash  69f5aaa10bb2f9cb
+#   text hash     2c4222ee754cbb9e
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7816f8084b4723e7
-#   text hash     4ff1b5f9e61f55b8
+#   content hash  69f5aaa10bb2f9cb
+#   text hash     d21f3ca6073fda19
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

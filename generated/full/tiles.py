@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7816f8084b4723e7
-#   text hash     7b26bbf42c3cceda
+#   content hash  69f5aaa10bb2f9cb
+#   text hash     7e3ef23c81f740ac
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f8ff09568cf2eb57
-#   text hash     27d27e8f5c677100
+#   content hash  53d60d601f06cf13
+#   text hash     85997d552ba2a1ba
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

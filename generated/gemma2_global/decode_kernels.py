@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f8ff09568cf2eb57
-#   text hash     434c59cfd908f644
+#   content hash  53d60d601f06cf13
+#   text hash     d1b5483d077505ba
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f8ff09568cf2eb57
-#   text hash     dae356de06a265d1
+#   content hash  53d60d601f06cf13
+#   text hash     181ff3bd987ed52e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f8ff09568cf2eb57
-#   text hash     f5ae01de36bf588f
+#   content hash  53d60d601f06cf13
+#   text hash     d1153504d01e2790
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f8ff09568cf2eb57
-#   text hash     37c314da2178b59c
+#   content hash  53d60d601f06cf13
+#   text hash     d33a52405baf2ae7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1ef39ebccf4dfac
-#   text hash     f6d07188f3a4ec50
+#   content hash  13d440e8e95c1367
+#   text hash     288f1f067bd1d298
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1ef39ebccf4dfac
-#   text hash     225e140dd94a54c6
+#   content hash  13d440e8e95c1367
+#   text hash     9ccef5bc517d7f85
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

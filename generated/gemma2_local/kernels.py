@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1ef39ebccf4dfac
-#   text hash     21d3804d8a51885b
+#   content hash  13d440e8e95c1367
+#   text hash     c440e2a514d3b196
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

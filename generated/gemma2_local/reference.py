@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1ef39ebccf4dfac
-#   text hash     0f909f3b801744fc
+#   content hash  13d440e8e95c1367
+#   text hash     c8fc8e2c42282f3a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

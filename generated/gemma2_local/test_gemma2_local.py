@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1ef39ebccf4dfac
-#   text hash     74a9cdc4ab6d6dd9
+#   content hash  13d440e8e95c1367
+#   text hash     152e1054344491c1
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

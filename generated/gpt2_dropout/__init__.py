@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20c3a6bef9c70c6a
-#   text hash     14e6d433208c2b49
+#   content hash  b67a48126f09b257
+#   text hash     a475be812422fdf7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

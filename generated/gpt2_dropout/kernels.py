@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20c3a6bef9c70c6a
-#   text hash     36e9e17adac9841d
+#   content hash  b67a48126f09b257
+#   text hash     0677730b598f764b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20c3a6bef9c70c6a
-#   text hash     d3fc051dc33b8d36
+#   content hash  b67a48126f09b257
+#   text hash     701118baf77872b4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20c3a6bef9c70c6a
-#   text hash     e3bfc8f9f232f5a6
+#   content hash  b67a48126f09b257
+#   text hash     9cdd7c4654581b5e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

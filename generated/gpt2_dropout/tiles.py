@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20c3a6bef9c70c6a
-#   text hash     e36f57577f4696d7
+#   content hash  b67a48126f09b257
+#   text hash     7e262b7659c3fcd6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

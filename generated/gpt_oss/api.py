@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df3d6319407279ea
-#   text hash     772a25ea6f539058
+#   content hash  2b8344e539ddfb0c
+#   text hash     35e1c9e762f41324
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

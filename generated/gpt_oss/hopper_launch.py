@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df3d6319407279ea
-#   text hash     5918659106fc65e8
+#   content hash  2b8344e539ddfb0c
+#   text hash     95730f9f8b6edc23
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -62,9 +62,8 @@ def differentiate(
             cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], D=q.shape[-1],
-            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
-            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-            num_warps=warps, num_stages=stages,
+            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df3d6319407279ea
-#   text hash     7a9c2efe44a59a6d
+#   content hash  2b8344e539ddfb0c
+#   text hash     6d7b594832cb1533
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df3d6319407279ea
-#   text hash     3fdef4bad2b912ad
+#   content hash  2b8344e539ddfb0c
+#   text hash     f0fe837ad0cc2e77
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df3d6319407279ea
-#   text hash     410b20e722a93cc4
+#   content hash  2b8344e539ddfb0c
+#   text hash     f107300e6e7b543e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

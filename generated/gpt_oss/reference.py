@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df3d6319407279ea
-#   text hash     b7b7bc92047776d5
+#   content hash  2b8344e539ddfb0c
+#   text hash     8b88e38d971db32a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  116fcebdb405c563
-#   text hash     5aa85a00fd18c45c
+#   content hash  541e23fb8d4f1351
+#   text hash     17d99917d42afe6d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -62,9 +62,8 @@ def differentiate(
             cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], D=q.shape[-1],
-            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
-            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-            num_warps=warps, num_stages=stages,
+            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0d9e904620a027e0
-#   text hash     c6c8ad663a56a90a
+#   content hash  75cee10418dc6a10
+#   text hash     85763c2847e8d6e5
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

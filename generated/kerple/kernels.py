@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0d9e904620a027e0
-#   text hash     c7a87ef9beb6ae26
+#   content hash  75cee10418dc6a10
+#   text hash     a85b7f3f10f10a74
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

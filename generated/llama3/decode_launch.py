@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  84691190f4c399c1
-#   text hash     4be59a69ce016728
+#   content hash  6e50be58777f47d3
+#   text hash     1fbca63d9abab1b9
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

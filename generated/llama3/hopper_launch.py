@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  84691190f4c399c1
-#   text hash     4ddf78fe46762d93
+#   content hash  6e50be58777f47d3
+#   text hash     b3bf4fdf02989f75
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -62,9 +62,8 @@ def differentiate(
             cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], D=q.shape[-1],
-            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
-            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-            num_warps=warps, num_stages=stages,
+            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  84691190f4c399c1
-#   text hash     fc15ab44826d725e
+#   content hash  6e50be58777f47d3
+#   text hash     99e9e383fb1f4f27
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

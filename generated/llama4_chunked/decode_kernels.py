@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c56a85448fdf43d2
-#   text hash     3448156779c403ed
+#   content hash  35c80293cf7834ed
+#   text hash     dd7727ec4881b6f9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c56a85448fdf43d2
-#   text hash     4b6b9dac082b55da
+#   content hash  35c80293cf7834ed
+#   text hash     4c38a4f5289c08e6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c56a85448fdf43d2
-#   text hash     e42bb57ea40d5c6d
+#   content hash  35c80293cf7834ed
+#   text hash     008ffe24b84ef8cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c56a85448fdf43d2
-#   text hash     6a267b9a2c45772c
+#   content hash  35c80293cf7834ed
+#   text hash     2f9f3d69261dbc8f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c56a85448fdf43d2
-#   text hash     4a1dc79ce7b8581f
+#   content hash  35c80293cf7834ed
+#   text hash     427261de1839d53b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  83479a070c786f3e
-#   text hash     8cac5e5e05f2dfd3
+#   content hash  28906e9a595c5402
+#   text hash     267ce536a18a7f90
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  83479a070c786f3e
-#   text hash     317e34c13c60748c
+#   content hash  28906e9a595c5402
+#   text hash     b2f979c186e3c4e2
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5c824b3a8b4eab18
-#   text hash     685a58168bc8af88
+#   content hash  e0083742f8263dfa
+#   text hash     51125e596c8101b8
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

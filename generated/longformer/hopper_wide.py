@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5c824b3a8b4eab18
-#   text hash     7d6bf05b699db98e
+#   content hash  e0083742f8263dfa
+#   text hash     a60ea228f22f9466
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5c824b3a8b4eab18
-#   text hash     ef8a49e2bbdedd6b
+#   content hash  e0083742f8263dfa
+#   text hash     5bd4f4ac03f006a5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

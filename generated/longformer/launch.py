@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5c824b3a8b4eab18
-#   text hash     801a4317a64884dc
+#   content hash  e0083742f8263dfa
+#   text hash     1803be9f6e8aff51
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

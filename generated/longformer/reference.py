@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5c824b3a8b4eab18
-#   text hash     b7ecf3a42642ef9d
+#   content hash  e0083742f8263dfa
+#   text hash     be20f2b6c7942ee2
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77424a47cd4adbd7
-#   text hash     318f10f3aef67943
+#   content hash  3e16b736ea70419f
+#   text hash     ddb466fc68560d8a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

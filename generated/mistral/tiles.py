@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77424a47cd4adbd7
-#   text hash     e93366e0cea7d902
+#   content hash  3e16b736ea70419f
+#   text hash     a6802f24e4bcbe6e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

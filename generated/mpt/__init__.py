@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5057bb70c3d6053a
-#   text hash     3863b24a65508660
+#   content hash  1d5f72d047aa0d81
+#   text hash     1f5e4f5592f6ac6c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5057bb70c3d6053a
-#   text hash     2b288b6aafafffe6
+#   content hash  1d5f72d047aa0d81
+#   text hash     f6d29c8bba9f1e56
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

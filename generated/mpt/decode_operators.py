@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5057bb70c3d6053a
-#   text hash     a61319fdb2ce36d7
+#   content hash  1d5f72d047aa0d81
+#   text hash     923f1a05a28e0bd6
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5057bb70c3d6053a
-#   text hash     30fb43b556e8144a
+#   content hash  1d5f72d047aa0d81
+#   text hash     1659809aa460b87a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

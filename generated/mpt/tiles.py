@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5057bb70c3d6053a
-#   text hash     993a5b2005a0415b
+#   content hash  1d5f72d047aa0d81
+#   text hash     e2b1e18faf0668f4
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

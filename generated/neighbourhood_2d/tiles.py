@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c853d714c5565a06
-#   text hash     3bc2c76b084dc9f8
+#   content hash  a7335d34e697047c
+#   text hash     88c2ece84d3d24d9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9c6019bb7d51efe
-#   text hash     0d06d6010e4bd867
+#   content hash  161f93e1a48738b8
+#   text hash     89273f0a88239bf2
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

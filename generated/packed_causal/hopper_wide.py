@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9c6019bb7d51efe
-#   text hash     ef0a91cae2b71c12
+#   content hash  161f93e1a48738b8
+#   text hash     5f825da9038dff16
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

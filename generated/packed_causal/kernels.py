@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9c6019bb7d51efe
-#   text hash     d43dfe40c2ad6bd5
+#   content hash  161f93e1a48738b8
+#   text hash     0d22deb43bd525ad
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

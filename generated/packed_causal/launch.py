@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9c6019bb7d51efe
-#   text hash     514c6acb5bdf1eaf
+#   content hash  161f93e1a48738b8
+#   text hash     2863d95e3619e487
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

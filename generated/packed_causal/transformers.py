@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9c6019bb7d51efe
-#   text hash     555475ee03722ec0
+#   content hash  161f93e1a48738b8
+#   text hash     53d8bcc48aa30acd
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

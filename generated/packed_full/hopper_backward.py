@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bdd92c720df8307
-#   text hash     0f6c117b9e5c9858
+#   content hash  c9abe32846c57fae
+#   text hash     3783c5416a5aed84
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -450,12 +450,13 @@ def finish(
     if q_start >= q_len:
         return
     sum_row = (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M
-    row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
-    tile_place = ((sum_row + q_start + row) // 64 * ((D + 63) // 64) + column // 64).to(tl.int64) * 4096
-    # a thread of a product has two neighbours of a row, and the same of the row eight below
-    r, c = row % 64, column % 64
-    place = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
-    # [BLOCK_M, BLOCK_D]
-    dq = tl.load(dq_sum_ptr + tile_place + place, mask=column < D)
     first_row = q_offset.to(tl.int64) * Hq + h
-    kernels.store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
+    PIECES: tl.constexpr = (D + 63) // 64
+    for piece in tl.static_range(PIECES):
+        source = (sum_row + q_start) // 64 * PIECES + tl.arange(0, BLOCK_M // 64) * PIECES + piece
+        # [BLOCK_M // 64, 4096]
+        dq = tl.load(dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :])
+        # [BLOCK_M, 64]: a thread of a product has two neighbours of a row, and the same of the row eight below
+        dq = dq.reshape([BLOCK_M // 64, 8, 4, 8, 4, 2, 2]).permute(0, 2, 5, 3, 1, 4, 6).reshape([BLOCK_M, 64])
+        place = dq_ptr + first_row * D + piece * 64
+        kernels.store_rows(place, Hq * D, dq * scale, q_start, q_len, D - piece * 64)

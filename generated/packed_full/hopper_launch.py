@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bdd92c720df8307
-#   text hash     965dbb08e44ccf06
+#   content hash  c9abe32846c57fae
+#   text hash     9558abf9e88838fe
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

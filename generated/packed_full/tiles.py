@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bdd92c720df8307
-#   text hash     0d89795bc2c1ca01
+#   content hash  c9abe32846c57fae
+#   text hash     7b83be5b3d92109c
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

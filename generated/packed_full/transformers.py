@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2bdd92c720df8307
-#   text hash     70327632be3877c3
+#   content hash  c9abe32846c57fae
+#   text hash     fbee7fb202247267
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

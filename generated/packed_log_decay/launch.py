@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  51b04041eec9ee1b
-#   text hash     e505e4428aa48daf
+#   content hash  2bebd5d5a9ff3780
+#   text hash     9d305cf3cf9652db
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f28e0bfc0731ecdb
-#   text hash     86b6bb780d94e3ff
+#   content hash  7f44d703eeb2f8bc
+#   text hash     f62bd167ce4249c8
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

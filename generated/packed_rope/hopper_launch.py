@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f28e0bfc0731ecdb
-#   text hash     e4ffdde18295111f
+#   content hash  7f44d703eeb2f8bc
+#   text hash     b02170716c7a5f89
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

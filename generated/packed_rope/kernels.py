@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f28e0bfc0731ecdb
-#   text hash     df591afd2f4ad355
+#   content hash  7f44d703eeb2f8bc
+#   text hash     e7776925d2a456f2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f28e0bfc0731ecdb
-#   text hash     0db745eab1337a59
+#   content hash  7f44d703eeb2f8bc
+#   text hash     6269cad9babc792d
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f28e0bfc0731ecdb
-#   text hash     dc8207df83ca2e3d
+#   content hash  7f44d703eeb2f8bc
+#   text hash     5dd5c5824396b443
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

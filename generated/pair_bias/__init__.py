@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  532d7c6350180fd4
-#   text hash     d4ac23dc61a5bd06
+#   content hash  b56c57044a7d78e3
+#   text hash     a06daf6f5e7b38cd
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

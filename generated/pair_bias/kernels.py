@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  532d7c6350180fd4
-#   text hash     1026b57b8a52b286
+#   content hash  b56c57044a7d78e3
+#   text hash     441e21a6390e46b8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  532d7c6350180fd4
-#   text hash     72728304ea3a6c17
+#   content hash  b56c57044a7d78e3
+#   text hash     e795b1bbb659821d
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  532d7c6350180fd4
-#   text hash     9bfe74a5f3b5e450
+#   content hash  b56c57044a7d78e3
+#   text hash     b9ab6387998080d8
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  abfe93808a5e6e7f
-#   text hash     2b31dd889eb20c72
+#   content hash  1985bcef001a17fc
+#   text hash     b19d31f68e3893c6
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

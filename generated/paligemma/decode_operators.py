@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  abfe93808a5e6e7f
-#   text hash     2c833cfb3c19df3c
+#   content hash  1985bcef001a17fc
+#   text hash     34369da782f7a413
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  abfe93808a5e6e7f
-#   text hash     d814c27f88ff464e
+#   content hash  1985bcef001a17fc
+#   text hash     c0498c5dc6be165c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  abfe93808a5e6e7f
-#   text hash     9d6f2864c21b4ae6
+#   content hash  1985bcef001a17fc
+#   text hash     72e9dc6c8adc1d4e
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39f2acb1222831ef
-#   text hash     ff13db26afd5c4e3
+#   content hash  283f6b9b3fe60528
+#   text hash     f2a4fe3e7d1091b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39f2acb1222831ef
-#   text hash     bce081c54f365d7a
+#   content hash  283f6b9b3fe60528
+#   text hash     c472fbd8cac9e388
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

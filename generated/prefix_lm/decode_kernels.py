@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39f2acb1222831ef
-#   text hash     7d4f47e7f50948f5
+#   content hash  283f6b9b3fe60528
+#   text hash     eb79c5adb78a1445
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

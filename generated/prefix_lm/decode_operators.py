@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39f2acb1222831ef
-#   text hash     706a9d1028855137
+#   content hash  283f6b9b3fe60528
+#   text hash     ffbb69e7c9a977a0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39f2acb1222831ef
-#   text hash     997ec841741a172b
+#   content hash  283f6b9b3fe60528
+#   text hash     c86c480bef0e057c
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -62,7 +62,6 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
-            BLOCK_D=runtime.padded_width(q), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d96984ae85da3157
-#   text hash     d8607f25ba6d145f
+#   content hash  3600950a58d7aca6
+#   text hash     d6b917b635ea759c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d96984ae85da3157
-#   text hash     169ca396c555f3f9
+#   content hash  3600950a58d7aca6
+#   text hash     aa03565595280202
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d96984ae85da3157
-#   text hash     911ec53e539282f1
+#   content hash  3600950a58d7aca6
+#   text hash     50609bb8f6dd06fe
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d96984ae85da3157
-#   text hash     82cdf33e2156241b
+#   content hash  3600950a58d7aca6
+#   text hash     68d6d716f4bf8efe
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

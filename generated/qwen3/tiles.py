@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d96984ae85da3157
-#   text hash     4d131ec60e7b054a
+#   content hash  3600950a58d7aca6
+#   text hash     f36149684b80af77
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96d2d9858629049e
-#   text hash     d8f9c5f895d54a9d
+#   content hash  c94e280cbc980613
+#   text hash     cb1ccf0b256d92f2
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96d2d9858629049e
-#   text hash     cf27a927cb0a8dac
+#   content hash  c94e280cbc980613
+#   text hash     79b52f90e505d443
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

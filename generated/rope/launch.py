@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96d2d9858629049e
-#   text hash     fc604be76da0f71e
+#   content hash  c94e280cbc980613
+#   text hash     1c11a057144150db
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96d2d9858629049e
-#   text hash     6530fb34cd61e887
+#   content hash  c94e280cbc980613
+#   text hash     0431e6d2f50d5647
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

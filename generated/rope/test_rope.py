@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96d2d9858629049e
-#   text hash     6539407481ec00f4
+#   content hash  c94e280cbc980613
+#   text hash     d1433c260c6e1521
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  96d2d9858629049e
-#   text hash     8c100cb411daf0cd
+#   content hash  c94e280cbc980613
+#   text hash     2ebf107e85f7d0c2
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e731756f98f8dbec
-#   text hash     52946cb2011d2e89
+#   content hash  b4c5ab5b9f141222
+#   text hash     d511b1c889c4ff73
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e731756f98f8dbec
-#   text hash     81e65d76ab3e02c9
+#   content hash  b4c5ab5b9f141222
+#   text hash     78ce403f45f83f22
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

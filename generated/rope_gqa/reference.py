@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e731756f98f8dbec
-#   text hash     a62affa357f07474
+#   content hash  b4c5ab5b9f141222
+#   text hash     478ac1129a69ebaf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e731756f98f8dbec
-#   text hash     942ded8eb59c111d
+#   content hash  b4c5ab5b9f141222
+#   text hash     b042d2084f066d5d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

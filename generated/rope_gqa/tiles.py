@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e731756f98f8dbec
-#   text hash     e666ce11902e1478
+#   content hash  b4c5ab5b9f141222
+#   text hash     2ebe6c296ba9f0cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

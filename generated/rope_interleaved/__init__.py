@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  147561fe2c3016b9
-#   text hash     a5b14615a1ebc9f7
+#   content hash  f37cffa8be096a22
+#   text hash     ce294278daaf35e9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

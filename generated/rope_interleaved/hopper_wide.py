@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  147561fe2c3016b9
-#   text hash     5c5c64fece12e736
+#   content hash  f37cffa8be096a22
+#   text hash     4286759f8dfe2ae2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  147561fe2c3016b9
-#   text hash     a630bf1ac87749b1
+#   content hash  f37cffa8be096a22
+#   text hash     425304ef18232fe1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

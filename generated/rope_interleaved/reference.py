@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  147561fe2c3016b9
-#   text hash     bb3d7a188ebcdd93
+#   content hash  f37cffa8be096a22
+#   text hash     89ed6e349b486445
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

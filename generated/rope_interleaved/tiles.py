@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  147561fe2c3016b9
-#   text hash     99840fc5f0e9772b
+#   content hash  f37cffa8be096a22
+#   text hash     7bacc8329157e549
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

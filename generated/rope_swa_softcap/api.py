@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8d241656eb4710ac
-#   text hash     ff2eb9f7e90a3103
+#   content hash  5bc7ae0c3f607d47
+#   text hash     65c7ab1cf95dc11a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8d241656eb4710ac
-#   text hash     881707eb3d56bd71
+#   content hash  5bc7ae0c3f607d47
+#   text hash     a466136fd952e51f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

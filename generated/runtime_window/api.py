@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  885b4ea4367c0b76
-#   text hash     41c2dace357dd978
+#   content hash  12147f697e32c976
+#   text hash     f4669a84dfc32581
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  885b4ea4367c0b76
-#   text hash     d77e5154ee751d12
+#   content hash  12147f697e32c976
+#   text hash     e20bf90de26e7df9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  885b4ea4367c0b76
-#   text hash     d9457048746a5bec
+#   content hash  12147f697e32c976
+#   text hash     9f1282abd6029ac3
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  885b4ea4367c0b76
-#   text hash     62e7107b44f4c581
+#   content hash  12147f697e32c976
+#   text hash     ee50eed740187b32
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  885b4ea4367c0b76
-#   text hash     64f400a8bfba569e
+#   content hash  12147f697e32c976
+#   text hash     06139ce5674b5f5b
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

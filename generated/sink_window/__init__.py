@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e48804f46103911
-#   text hash     3e94e6d600c3ba58
+#   content hash  786051547ed0df50
+#   text hash     0b6064854b1944eb
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

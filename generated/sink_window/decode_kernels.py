@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e48804f46103911
-#   text hash     5a8a2d7fd63d0129
+#   content hash  786051547ed0df50
+#   text hash     3439af4b6df97ac8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

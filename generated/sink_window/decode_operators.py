@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e48804f46103911
-#   text hash     7d29ddd39f00d458
+#   content hash  786051547ed0df50
+#   text hash     554d1d9a805b43cf
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e48804f46103911
-#   text hash     d2dd523be324abe4
+#   content hash  786051547ed0df50
+#   text hash     4f332c0326e1328a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

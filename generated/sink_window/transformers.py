@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e48804f46103911
-#   text hash     1f2aa054e6385d5a
+#   content hash  786051547ed0df50
+#   text hash     dba134c214a4f92a
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

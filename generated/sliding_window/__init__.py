@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  48266fd23735d9c0
-#   text hash     65c6c789d3928378
+#   content hash  26799b58e5e6d904
+#   text hash     fbe4a93672c4da46
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

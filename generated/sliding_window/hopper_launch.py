@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  48266fd23735d9c0
-#   text hash     38c64d6ca73180b3
+#   content hash  26799b58e5e6d904
+#   text hash     3bdf70416823905a
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -58,7 +58,6 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
-            BLOCK_D=runtime.padded_width(q), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  48266fd23735d9c0
-#   text hash     1894b5a50860bf58
+#   content hash  26799b58e5e6d904
+#   text hash     86786b8c1ac76c9f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  48266fd23735d9c0
-#   text hash     b0fee0fe31c74607
+#   content hash  26799b58e5e6d904
+#   text hash     316511bd39419e9b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

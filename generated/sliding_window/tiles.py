@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  48266fd23735d9c0
-#   text hash     69b5f545ea72f75c
+#   content hash  26799b58e5e6d904
+#   text hash     f3dd791e5b04cb70
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00378249a1f011a2
-#   text hash     2e6b9c41f3bb0e83
+#   content hash  06e8628c6732ea76
+#   text hash     83d9d85726eb60da
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

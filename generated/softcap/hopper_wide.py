@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00378249a1f011a2
-#   text hash     7b5a39e92863e9c8
+#   content hash  06e8628c6732ea76
+#   text hash     aec82a781138889f
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00378249a1f011a2
-#   text hash     66cdc104c012cf4f
+#   content hash  06e8628c6732ea76
+#   text hash     4a861f1103c263ce
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

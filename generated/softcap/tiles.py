@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00378249a1f011a2
-#   text hash     6f7a23e09314955d
+#   content hash  06e8628c6732ea76
+#   text hash     623594b4b889e830
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

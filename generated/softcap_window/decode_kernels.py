@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb351db84f16b17e
-#   text hash     6af78009e9690e49
+#   content hash  765ae223e7ce156f
+#   text hash     3dcc8fda809fd348
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb351db84f16b17e
-#   text hash     c913671f649fecf6
+#   content hash  765ae223e7ce156f
+#   text hash     30c9deae885e43d1
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

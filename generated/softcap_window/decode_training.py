@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb351db84f16b17e
-#   text hash     950342f7ebd05ae2
+#   content hash  765ae223e7ce156f
+#   text hash     5b59e4b53c09e614
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cb351db84f16b17e
-#   text hash     4b52287422318e07
+#   content hash  765ae223e7ce156f
+#   text hash     fdf331a42e5359c7
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

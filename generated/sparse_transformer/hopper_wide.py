@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5a8f6ce0ad050d05
-#   text hash     a41f8d82d4234a88
+#   content hash  df910b701c69a486
+#   text hash     c6f99a9fc59cbb97
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

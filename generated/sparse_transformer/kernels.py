@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5a8f6ce0ad050d05
-#   text hash     e9adffa01b65fa31
+#   content hash  df910b701c69a486
+#   text hash     9ea364938fae2aff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5a8f6ce0ad050d05
-#   text hash     159a99f39f590725
+#   content hash  df910b701c69a486
+#   text hash     f594510353bb214a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

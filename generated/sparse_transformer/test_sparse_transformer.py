@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5a8f6ce0ad050d05
-#   text hash     b439c878080366d0
+#   content hash  df910b701c69a486
+#   text hash     d3825a42ed1bb2e5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

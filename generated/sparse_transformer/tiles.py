@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5a8f6ce0ad050d05
-#   text hash     4cf024fafd608553
+#   content hash  df910b701c69a486
+#   text hash     d8ceb9d4234489d7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

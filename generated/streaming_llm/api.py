@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ddf421ce741f0eff
-#   text hash     525bf81f4c72aba7
+#   content hash  db2f24cb93b62f63
+#   text hash     8e745235d3edaf79
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ddf421ce741f0eff
-#   text hash     2581f27eccc7a353
+#   content hash  db2f24cb93b62f63
+#   text hash     716401890f1756fb
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

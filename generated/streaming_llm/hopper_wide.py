@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ddf421ce741f0eff
-#   text hash     0f4ac72c6e4583e5
+#   content hash  db2f24cb93b62f63
+#   text hash     42720afd428b3938
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

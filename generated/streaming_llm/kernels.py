@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ddf421ce741f0eff
-#   text hash     bbb84e837b01a73d
+#   content hash  db2f24cb93b62f63
+#   text hash     11508eafb99a3dcd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

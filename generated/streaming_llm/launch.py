@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ddf421ce741f0eff
-#   text hash     9bc634f9c6dda132
+#   content hash  db2f24cb93b62f63
+#   text hash     be6f880702247753
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7e1e16f8f9dfff77
-#   text hash     3704a1608eac2a9c
+#   content hash  f385ff825d40f2f9
+#   text hash     acc884a8de973377
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7e1e16f8f9dfff77
-#   text hash     f4cf8d770e80b0ca
+#   content hash  f385ff825d40f2f9
+#   text hash     103e46b8f9a9679a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52b1236b8dfd546a
-#   text hash     c85a683b21e9112c
+#   content hash  709fa5ba7d70123e
+#   text hash     550491f48df70194
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52b1236b8dfd546a
-#   text hash     48e80f5f11c15a0c
+#   content hash  709fa5ba7d70123e
+#   text hash     26264560ac756d59
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52b1236b8dfd546a
-#   text hash     a2ea0f36e3ceebd7
+#   content hash  709fa5ba7d70123e
+#   text hash     e0fcbf6025cab013
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52b1236b8dfd546a
-#   text hash     fb6f6a46e51c1291
+#   content hash  709fa5ba7d70123e
+#   text hash     b3a44f5b9cf08061
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

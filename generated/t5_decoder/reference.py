@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52b1236b8dfd546a
-#   text hash     0d1043f96b9ce377
+#   content hash  709fa5ba7d70123e
+#   text hash     d006a633b87b3ab9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

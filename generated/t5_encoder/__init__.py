@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4896274f0657402b
-#   text hash     7ec0fb96ceee1713
+#   content hash  4a3334fe11a5da38
+#   text hash     d3586c3b22162066
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4896274f0657402b
-#   text hash     9f2fbdb01f1bd7f0
+#   content hash  4a3334fe11a5da38
+#   text hash     fbbc824198336fa9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4896274f0657402b
-#   text hash     b3c2e7cd658a04a4
+#   content hash  4a3334fe11a5da38
+#   text hash     620db4c10fe02c1a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

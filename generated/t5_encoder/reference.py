@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4896274f0657402b
-#   text hash     ef65284aa84a2d8f
+#   content hash  4a3334fe11a5da38
+#   text hash     d9b512de9f83e919
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

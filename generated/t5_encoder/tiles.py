@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4896274f0657402b
-#   text hash     3b9f8296550c5691
+#   content hash  4a3334fe11a5da38
+#   text hash     8aeda35d88ec1b05
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

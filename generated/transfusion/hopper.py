@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4b35f04ffd072445
-#   text hash     ed984e3c995897b0
+#   content hash  383e969b35143ae0
+#   text hash     3a194e03415cc32d
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

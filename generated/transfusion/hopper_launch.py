@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4b35f04ffd072445
-#   text hash     a96fa86330685bcb
+#   content hash  383e969b35143ae0
+#   text hash     d464f100e8e5a17e
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -68,9 +68,8 @@ def differentiate(
             cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0], D=q.shape[-1],
-            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
-            BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-            num_warps=warps, num_stages=stages,
+            PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_PAIRS=runtime.power_of_2(cos.shape[1]),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

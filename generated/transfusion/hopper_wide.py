@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4b35f04ffd072445
-#   text hash     fbd6f717facb24d2
+#   content hash  383e969b35143ae0
+#   text hash     2d1c7099b7fd81de
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6108ef11fd657e29
-#   text hash     a6d0a97e4376a48d
+#   content hash  ee735fa221fdab1b
+#   text hash     4cfbbe3678e8ecf0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6108ef11fd657e29
-#   text hash     a7a0eecef69761c4
+#   content hash  ee735fa221fdab1b
+#   text hash     6f41d5c18f6c25ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

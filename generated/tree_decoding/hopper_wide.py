@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6108ef11fd657e29
-#   text hash     d7ccc7328a638ba9
+#   content hash  ee735fa221fdab1b
+#   text hash     3827d8ca6f828eda
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

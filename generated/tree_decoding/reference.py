@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6108ef11fd657e29
-#   text hash     a3d1f50809204037
+#   content hash  ee735fa221fdab1b
+#   text hash     0eafa4697a03893a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

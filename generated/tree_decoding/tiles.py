@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6108ef11fd657e29
-#   text hash     4369995c6e873c99
+#   content hash  ee735fa221fdab1b
+#   text hash     41f111b53c25bdb4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

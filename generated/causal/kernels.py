@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     1f74ec3d536bf4a5
+#   content hash  e7806169026763ae
+#   text hash     c0f6f96546e18da5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

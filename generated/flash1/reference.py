@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0f8d657e9493839a
-#   text hash     ea9af4ddf77a8948
+#   content hash  ed6fb852c1dc269a
+#   text hash     06f0b0577abf4682
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

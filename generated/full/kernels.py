@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     4819a4df1d73f702
+#   content hash  69f5aaa10bb2f9cb
+#   text hash     43a3db5b2200ad9f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     805ec2db723151c1
+#   content hash  69f5aaa10bb2f9cb
+#   text hash     7e3ef23c81f740ac
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d79696b0be48fd6
-#   text hash     7b1fbfe8845d9aa6
+#   content hash  a7335d34e697047c
+#   text hash     fcfb388f53076360
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -14,17 +14,19 @@ these add to dQ:
     make_dk      out of these dS, and its share of dK; hands dS on
     make_dq      out of it the program's share of dQ, which it adds to what other programs add there
 
-So no thread holds more than one sum of a wide head. What groups hand on passes through shared memory, the weights in
-float32, and dS in two stages. A barrier counts for each that it is ready, and one that it may be written over.
+So no thread holds more than one sum of a wide head. Tiles have 256 columns, of which products leave out the last 64 where
+they are empty. What groups hand on passes through shared memory, the weights in float32, and dS in two stages. A barrier
+counts for each that it is ready, and one that it may be written over.
 Programs add their shares to dQ in the order in which they come: the last bits differ from run to run. dQ is added up as
 [64, 64] tiles in the order in which a product leaves them in registers.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
-    OUT        [64, BLOCK_D] or [64, BLOCK_DV], likewise: dK or dV
+    OUT        [64, BLOCK_DV], likewise: dV; or [64, 128]: the first columns of dK
+    OUT_REST   [64, REST], likewise: those behind
     FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
     SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
-    WIDE       as OUT, 16 bytes of a row in each thread, as memory takes them
+    WIDE       [64, BLOCK_D] or [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
 
 Symbols
     weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
@@ -35,8 +37,9 @@ Symbols
                               for each of these stages such barriers
     for_dv, for_dk, for_dq    what these groups take of the kernel's parameters
     final                     the last tile of the walk
-    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for
-                              whole tiles of BLOCK_M queries of each batch entry
+    dk, dk_rest               the first 128 columns of dK, and the REST columns behind them
+    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, columns] in float32, with rows for
+                              whole tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
     group, groups             key heads of a group of heads, and how many such groups there are
@@ -128,7 +131,7 @@ def weigh(
 
 @gluon.jit
 def derive(
-    at, dk, v_tile, queries, exchange, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
+    at, dk, dk_rest, v_tile, queries, exchange, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Update dK with one tile of queries, and hand dS on."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -148,11 +151,14 @@ def derive(
     fence_async_shared()
     mbarrier.arrive(factors_ready.index(turn), count=1)
     mbarrier.wait(q_ready.index(stage), phase)
+    q_tile = matrix(q_buffer, stage)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), matrix(q_buffer, stage), dk, is_async=True)
-    dk = warpgroup_mma_wait(0, [dk])
+    left = gl.convert_layout(ds, FACTORS)
+    dk = warpgroup_mma(left, q_tile.slice(0, 128, 1), dk, is_async=True)
+    dk_rest = warpgroup_mma(left, q_tile.slice(128, dk_rest.shape[1], 1), dk_rest, is_async=True)
+    dk, dk_rest = warpgroup_mma_wait(0, [dk, dk_rest])
     mbarrier.arrive(free.index(stage), count=1)
-    return at + 1, dk
+    return at + 1, dk, dk_rest
 
 
 @gluon.jit
@@ -172,7 +178,7 @@ def add_rows(ptr, x):
 
 @gluon.jit
 def spread(
-    at, share_tile, k_tile, exchange, dq_sum_ptr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+    at, share_tile, k_tile, exchange, dq_sum_ptr, D: tl.constexpr, BLOCK_M: tl.constexpr
 ):  # fmt: skip
     """Add the program's share of dQ to memory for one tile of queries, 64 columns at a time."""
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
@@ -180,11 +186,12 @@ def spread(
     turn = at & 1
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
     left = factors.index(turn).permute((1, 0))
-    for piece in gl.static_range(BLOCK_D // 64):
+    PIECES: gl.constexpr = (D + 63) // 64
+    for piece in gl.static_range(PIECES):
         zeros = gl.full([BLOCK_M, 64], 0.0, gl.float32, SHARE)
         share = warpgroup_mma(left, k_tile.slice(piece * 64, 64, 1), zeros, use_acc=False, is_async=True)
         share = warpgroup_mma_wait(0, [share])
-        if piece == BLOCK_D // 64 - 1:
+        if piece == PIECES - 1:
             mbarrier.arrive(factors_free.index(turn), count=1)
         add_rows(dq_sum_ptr + (share_tile + piece).to(gl.int64) * 4096, by_threads(share))
     return at + 1
@@ -249,6 +256,8 @@ def make_dk(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    REST: gl.constexpr = 64 if D <= 192 else 128
+    OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     place = tl.program_id(0)
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
@@ -260,15 +269,16 @@ def make_dk(
         q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-        # [64, BLOCK_D]
-        dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
+        # [64, 128], [64, REST]
+        dk = gl.full([64, 128], 0.0, gl.float32, OUT)
+        dk_rest = gl.full([64, REST], 0.0, gl.float32, OUT_REST)
         mbarrier.wait(kv_ready, 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
         for i in tl.range(first, last):
-            at, dk = derive(
-                at, dk, v_tile, queries, exchange, STAGES, SCORES, OUT
+            at, dk, dk_rest = derive(
+                at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
             )  # fmt: skip
 
         # through the memory of the last tile of queries, once the other group is done with it; that of the values may
@@ -277,14 +287,15 @@ def make_dk(
         if at > 0:
             mbarrier.wait(free.index(final % STAGES), final // STAGES & 1)
         dk_tile = matrix(q_buffer, final % STAGES)
-        dk_tile.store((dk * scale).to(q_buffer.dtype))
+        dk_tile.slice(0, 128, 1).store((dk * scale).to(q_buffer.dtype))
+        dk_tile.slice(128, REST, 1).store((dk_rest * scale).to(q_buffer.dtype))
         first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
         store_rows(dk_ptr + first_row * D, Hq * D, dk_tile.load(WIDE), k_start, k_len, D)
 
 
 @gluon.jit
 def make_dq(
-    for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
+    for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
     dq_sum_ptr, q_total, k_total, Hq, group, groups, tiles = for_dq
@@ -303,11 +314,11 @@ def make_dq(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
-        sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(tl.int32)
+        sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             at = spread(
-                at, sum_tile + q_start // 64 * (BLOCK_D // 64), k_tile, exchange, dq_sum_ptr, BLOCK_M, BLOCK_D
+                at, sum_tile + q_start // 64 * ((D + 63) // 64), k_tile, exchange, dq_sum_ptr, D, BLOCK_M
             )  # fmt: skip
 
 
@@ -352,7 +363,7 @@ def backward(
                 for_dk, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, D, BLOCK_D
             )),
             (make_dq, (
-                for_dq, keys, exchange, BLOCK_M, BLOCK_N, BLOCK_D
+                for_dq, keys, exchange, BLOCK_M, BLOCK_N, D
             )),
             (load_tiles, (
                 lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, WORKERS

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     537b10a5033d6f33
+#   content hash  161f93e1a48738b8
+#   text hash     89273f0a88239bf2
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -16,7 +16,7 @@ def differentiate(
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
-        q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.padded_width(q)
+        q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, cu_seqlens_q),
@@ -24,9 +24,8 @@ def differentiate(
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
             q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
-            q_rows=lse.shape[-1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
-            num_stages=stages,
+            q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:

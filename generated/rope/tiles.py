@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ab6f986fa6fb488
-#   text hash     92b0618bf3247470
+#   content hash  c94e280cbc980613
+#   text hash     2ebf107e85f7d0c2
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     fdbc7514e702f9ef
+#   content hash  db2f24cb93b62f63
+#   text hash     1590de37ab5f6cff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -30,8 +30,8 @@ Layouts
     WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, BLOCK_D] in float32, with rows for
-                              whole tiles of BLOCK_M queries of each batch entry
+    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, columns] in float32, with rows for
+                              whole tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
     dq_sum_desc               the same as [.., 256]: 16 such rows are a [64, 64] tile
     sum_row                   the first row of the batch entry and head there
     sum_tile                  the first [64, 64] tile of the batch entry and head there
@@ -79,8 +79,8 @@ add_tile = runtime.gluon_sum_of_tiles()
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
     tile = tl.program_id(TILE_AXIS)
@@ -99,8 +99,10 @@ def prepare(
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
-    place = (sum_row + q_start).to(tl.int64) * BLOCK_D
-    tl.store(dq_sum_ptr + place + tl.arange(0, BLOCK_M * BLOCK_D), tl.zeros([BLOCK_M * BLOCK_D], tl.float32))
+    PIECES: tl.constexpr = (D + 63) // 64
+    place = (sum_row + q_start).to(tl.int64) * (PIECES * 64) + tl.arange(0, BLOCK_M * 64)
+    for piece in tl.static_range(PIECES):
+        tl.store(dq_sum_ptr + place + piece * BLOCK_M * 64, tl.zeros([BLOCK_M * 64], tl.float32))
 
 
 @gluon.jit
@@ -348,7 +350,7 @@ def backward(
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def finish(
     dq_sum_ptr, dq_ptr, scale, q_total, k_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
+    TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
     tile = tl.program_id(TILE_AXIS)
@@ -356,12 +358,13 @@ def finish(
     q_start = tile * BLOCK_M
     q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
-    row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_D)[None, :]
-    tile_place = ((sum_row + q_start + row) // 64 * (BLOCK_D // 64) + column // 64).to(tl.int64) * 4096
-    # a thread of a product has two neighbours of a row, and the same of the row eight below
-    r, c = row % 64, column % 64
-    place = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
-    # [BLOCK_M, BLOCK_D]
-    dq = tl.load(dq_sum_ptr + tile_place + place)
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
-    kernels.store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
+    PIECES: tl.constexpr = (D + 63) // 64
+    for piece in tl.static_range(PIECES):
+        source = (sum_row + q_start) // 64 * PIECES + tl.arange(0, BLOCK_M // 64) * PIECES + piece
+        # [BLOCK_M // 64, 4096]
+        dq = tl.load(dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :])
+        # [BLOCK_M, 64]: a thread of a product has two neighbours of a row, and the same of the row eight below
+        dq = dq.reshape([BLOCK_M // 64, 8, 4, 8, 4, 2, 2]).permute(0, 2, 5, 3, 1, 4, 6).reshape([BLOCK_M, 64])
+        place = dq_ptr + first_row * D + piece * 64
+        kernels.store_rows(place, Hq * D, dq * scale, q_start, q_len, D - piece * 64)

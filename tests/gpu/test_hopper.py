@@ -83,7 +83,8 @@ def test_results_are_those_of_the_portable_kernels(
 
 @pytest.mark.parametrize("name", ["causal", "full", "mistral", "rope_gqa", "softcap"])
 @pytest.mark.parametrize(
-    ("size", "v_size"), [*((size, size) for size in (64, 80, 128, 160, 256)), (192, 128), (160, 64), (256, 128)]
+    ("size", "v_size"),
+    [*((size, size) for size in (64, 80, 128, 160, 256)), (192, 128), (160, 64), (200, 128), (256, 128)],
 )
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_the_portable_kernels(

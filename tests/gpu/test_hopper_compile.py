@@ -26,6 +26,13 @@ MEASURED = """
 made = compile.measured(case, target)
 print(made.matrix["wgmma.mma_async"], made.threads, made.spills, made.fits("sm_90"), *made.warnings, sep="|")
 """
+COUNTED = """
+import re
+
+made, _ = compile.compiled(case, target)
+columns = map(int, re.findall(r"wgmma.mma_async.sync.aligned.m64n([0-9]+)k16", made.asm["ptx"]))
+print(sum(columns), made.asm["ptx"].count("red.relaxed.gpu.global.add.v4.f32"))
+"""
 FEW = 24  # before the walk: what it takes of a program's place is worked out once for all warps
 REFUSED = """
 import json
@@ -67,6 +74,22 @@ def test_products_are_not_serialized(
     assert not [warning for warning in warnings if "serialized" in warning]
     assert fits == "True"
     assert size == v_size or name == "packed_rope" or int(spills) <= FEW
+
+
+@pytest.mark.parametrize(
+    ("size", "v_size", "columns"),
+    [(192, 128, 192), (160, 64, 192), (160, 160, 192), (200, 128, 256), (256, 256, 256)],
+)
+def test_products_of_wide_heads_leave_out_empty_columns(
+    size: int, v_size: int, columns: int, compiler: Compiler, tmp_path: Path
+) -> None:
+    (line,) = compiler.run(CODE + COUNTED, tmp_path, "causal", "hopper_wide.backward", str(size), str(v_size))
+    multiplied, added = map(int, line.split())
+    # scores, dK and dQ have those of q and k, dV and dP those of v, 16 rows at a time of 64
+    v_columns = 1 << (v_size - 1).bit_length()
+    assert multiplied == 64 // 16 * (3 * columns + 2 * v_columns)
+    # a thread adds 64 * 64 values of 128 threads, four at a time
+    assert added == columns // 64 * 8
 
 
 @pytest.mark.parametrize(

@@ -242,10 +242,11 @@ def _on_hopper(plan: Plan) -> Iterator[Row]:
 def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     """Those of hopper_backward.py, beside those of kernels.py."""
     whole = "sequence" if plan.storage.cut else "batch entry"
-    shape = "[heads, rows, BLOCK_D]" if plan.storage.cut else "[batch entries, heads, rows, BLOCK_D]"
+    shape = "[heads, rows, columns]" if plan.storage.cut else "[batch entries, heads, rows, columns]"
     yield (
         "dq_sum_ptr",
-        f"what dQ is added up in: {shape} in float32, with rows for whole tiles of BLOCK_M queries of each {whole}",
+        f"what dQ is added up in: {shape} in float32, with rows for whole tiles of BLOCK_M queries of each {whole}, "
+        "and columns for whole tiles of 64",
     )
     yield "dq_sum_desc", "the same as [.., 256]: 16 such rows are a [64, 64] tile"
     yield "sum_row", f"the first row of the {whole} and head there"
@@ -278,6 +279,7 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
     yield "factors_ready, factors_free", "for each of these stages such barriers"
     yield "for_dv, for_dk, for_dq", "what these groups take of the kernel's parameters"
     yield "final", "the last tile of the walk"
+    yield "dk, dk_rest", "the first 128 columns of dK, and the REST columns behind them"
     told = {
         "group, groups": "key heads of a group of heads, and how many such groups there are",
         "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "

@@ -217,7 +217,12 @@ class Backward:
 
     @property
     def _sum_tile(self) -> str:
-        return f"({self.shared.storage.tiled_rows} // 64 * (BLOCK_D // 64)).to(tl.int32)"
+        return f"({self.shared.storage.tiled_rows} // 64 * ({self._pieces})).to(tl.int32)"
+
+    @property
+    def _pieces(self) -> str:
+        """How many [64, 64] tiles of dQ stand side by side, as text."""
+        return "BLOCK_D // 64"
 
     @property
     def _known(self) -> tuple[Block, ...]:

@@ -37,7 +37,7 @@ class Frame:
             Parameter("delta_ptr", "*fp32", "delta", written=True),
             *p.sizes(scale=False),
             *p.storage.aligned(),
-            *p.constants("BLOCK_M", "BLOCK_D", "BLOCK_DV"),
+            *p.constants("D", "BLOCK_M", "BLOCK_DV"),
             p.axis("q"),
         )
         begin = tuple(
@@ -57,7 +57,7 @@ class Frame:
             *p.sizes(),
             *p.storage.aligned(),
             *p.angles(),
-            *p.constants("D", "PAIRS", "BLOCK_M", "BLOCK_D", "BLOCK_PAIRS"),
+            *p.constants("D", "PAIRS", "BLOCK_M", *(("BLOCK_D",) if p.storage.cut else ()), "BLOCK_PAIRS"),
             p.axis("q"),
         )
         stores = rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D"))

@@ -19,6 +19,10 @@ class Wide(Backward):
         return Parameter("dq_sum_ptr", "*fp32", "dq_sum", written=True)
 
     @property
+    def _pieces(self) -> str:
+        return "(D + 63) // 64"
+
+    @property
     def _ahead(self) -> str:
         return ""
 
@@ -55,14 +59,14 @@ class Wide(Backward):
             return self._cleared([(name, width)], share)
 
         weights = (*map(self._laid_out, terms.loads("head")), *self.step.packed, *self._loops(self.step.call).blocks)
-        derived = ("at", "dk", "v_tile", "queries", "exchange", "STAGES", "SCORES", "OUT")
-        tile = "sum_tile + q_start // 64 * (BLOCK_D // 64)"
-        spread = self._walk("at", "spread", ("at", tile, "k_tile", "exchange", "dq_sum_ptr", "BLOCK_M", "BLOCK_D"))
+        derived = ("at", "dk", "dk_rest", "v_tile", "queries", "exchange", "STAGES", "SCORES", "OUT")
+        tile = f"sum_tile + q_start // 64 * ({self._pieces})"
+        spread = self._walk("at", "spread", ("at", tile, "k_tile", "exchange", "dq_sum_ptr", "D", "BLOCK_M"))
         return {
             "dv": self._role("for_dv", weights, stored | {"dv_ptr"}, buffers, ("DV", "BLOCK_DV"), cleared("dv", "DV")),
             "dk": self._role(
                 "for_dk",
-                self._walk("at, dk", "derive", derived),
+                self._walk("at, dk, dk_rest", "derive", derived),
                 stored | {"dk_ptr", "scale"},
                 buffers,
                 ("D", "BLOCK_D"),
@@ -73,7 +77,7 @@ class Wide(Backward):
                 (Statement("sum_tile", self._sum_tile), *spread),
                 {"dq_sum_ptr"},
                 ("keys", "exchange"),
-                ("BLOCK_D",),
+                ("D",),
                 fixed=("BLOCK_M", "BLOCK_N"),
             ),
         }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fc7ea93027719ca
-#   text hash     4d393d13ff27c2a9
+#   content hash  e176b1ccbc4a9a15
+#   text hash     55e61e39d55b4e57
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fc7ea93027719ca
-#   text hash     bd3358cc5fd24bd1
+#   content hash  e176b1ccbc4a9a15
+#   text hash     bf30d93cc543cb64
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fc7ea93027719ca
-#   text hash     92fd69cca1df3566
+#   content hash  e176b1ccbc4a9a15
+#   text hash     a8f35dc72f672065
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

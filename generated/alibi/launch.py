@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fc7ea93027719ca
-#   text hash     1c7ad5c7af050b4d
+#   content hash  e176b1ccbc4a9a15
+#   text hash     3062a72f0758862e
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fc7ea93027719ca
-#   text hash     bc9e6709c85c40ac
+#   content hash  e176b1ccbc4a9a15
+#   text hash     17857864d95ee13e
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

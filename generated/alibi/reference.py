@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fc7ea93027719ca
-#   text hash     49c3296cf198ae50
+#   content hash  e176b1ccbc4a9a15
+#   text hash     668f16b403652d61
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

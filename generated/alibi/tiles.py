@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6fc7ea93027719ca
-#   text hash     39099a3d7bcc4d89
+#   content hash  e176b1ccbc4a9a15
+#   text hash     9230802ce7509781
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

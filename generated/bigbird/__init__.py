@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a1f247594b7ab4a
-#   text hash     f5ac6d74856b83ba
+#   content hash  f868a718f4e1ab6b
+#   text hash     aa0b30abc3706409
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a1f247594b7ab4a
-#   text hash     65e90c4e2b1f0f70
+#   content hash  f868a718f4e1ab6b
+#   text hash     8bc69955eb77ccf2
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a1f247594b7ab4a
-#   text hash     5d276124a98a0d13
+#   content hash  f868a718f4e1ab6b
+#   text hash     f783a7058fd9f082
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a1f247594b7ab4a
-#   text hash     74c4c572e447c466
+#   content hash  f868a718f4e1ab6b
+#   text hash     5904ba82146a5798
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a1f247594b7ab4a
-#   text hash     38879f7ad6fe53ad
+#   content hash  f868a718f4e1ab6b
+#   text hash     b6d34a46986dc7aa
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

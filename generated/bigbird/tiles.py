@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a1f247594b7ab4a
-#   text hash     8f5b7e0e71d7542a
+#   content hash  f868a718f4e1ab6b
+#   text hash     1d28a593a70190c5
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bbae5b45a1703996
-#   text hash     81292443246c8d9f
+#   content hash  5b05878b54160a80
+#   text hash     f5ce3e6b3789bb8d
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bbae5b45a1703996
-#   text hash     e49c261bc81ef1ec
+#   content hash  5b05878b54160a80
+#   text hash     a76df38aff74d3a7
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

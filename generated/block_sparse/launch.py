@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bbae5b45a1703996
-#   text hash     70780c1f0456ce04
+#   content hash  5b05878b54160a80
+#   text hash     474a9adf374d00a6
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bbae5b45a1703996
-#   text hash     2bf8f72144395da0
+#   content hash  5b05878b54160a80
+#   text hash     5c5780fd2685e0a2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

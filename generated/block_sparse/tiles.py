@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bbae5b45a1703996
-#   text hash     11fa74470d562cdf
+#   content hash  5b05878b54160a80
+#   text hash     6b49a060481b94a6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0c246535d23fa6f
-#   text hash     46c0b10ec95e6d9f
+#   content hash  ef7e91e4481e9603
+#   text hash     8f9f1b283cebed8f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0c246535d23fa6f
-#   text hash     ad78e5f2ede16324
+#   content hash  ef7e91e4481e9603
+#   text hash     62e73852af93d779
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

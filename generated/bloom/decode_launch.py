@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0c246535d23fa6f
-#   text hash     fbce7a3b98c30bf9
+#   content hash  ef7e91e4481e9603
+#   text hash     4d78323113299476
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0c246535d23fa6f
-#   text hash     93607142588fcb8d
+#   content hash  ef7e91e4481e9603
+#   text hash     1272fb194cda44c5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

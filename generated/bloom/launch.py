@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0c246535d23fa6f
-#   text hash     3da46c56122616c8
+#   content hash  ef7e91e4481e9603
+#   text hash     ce5ae37a960f5445
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

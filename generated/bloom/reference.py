@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0c246535d23fa6f
-#   text hash     38e57daff6cfcfd6
+#   content hash  ef7e91e4481e9603
+#   text hash     cd0288753d41e015
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

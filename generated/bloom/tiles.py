@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0c246535d23fa6f
-#   text hash     e1bf2dfdbec65b26
+#   content hash  ef7e91e4481e9603
+#   text hash     4c5a64896508887d
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     51a5ef54edee579b
+#   content hash  b1994859fbfb87f0
+#   text hash     6bbaefa7efbdf76a
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     24caf77e06188537
+#   content hash  b1994859fbfb87f0
+#   text hash     869ac86db4bc25b7
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     58b181d6c6a7585e
+#   content hash  b1994859fbfb87f0
+#   text hash     efc523a330c232d8
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     ea0cc06f9de0c48d
+#   content hash  b1994859fbfb87f0
+#   text hash     719235a091511d72
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     12402f81babcb527
+#   content hash  b1994859fbfb87f0
+#   text hash     081fc4e91cb5de4d
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -38,6 +38,7 @@ def differentiate(
                 GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                balance="pairs",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     1f74ec3d536bf4a5
+#   content hash  b1994859fbfb87f0
+#   text hash     f40ced1ad364240a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

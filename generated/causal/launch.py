@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     b575e82994c95188
+#   content hash  b1994859fbfb87f0
+#   text hash     71b84f5dce221daa
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

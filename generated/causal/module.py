@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     e2a1bd3037655917
+#   content hash  b1994859fbfb87f0
+#   text hash     585e963f6439099d
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     fe9024d8c31a6c1e
+#   content hash  b1994859fbfb87f0
+#   text hash     7a7ab1b741d4ae7e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     6d3d74f5adb58ef8
+#   content hash  b1994859fbfb87f0
+#   text hash     82bb7e80b972b46d
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     e99d4f94923fa406
+#   content hash  b1994859fbfb87f0
+#   text hash     91681f6eef5c6040
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

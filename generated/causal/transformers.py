@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d1246c28e1b187b
-#   text hash     2d0079abd586ed87
+#   content hash  b1994859fbfb87f0
+#   text hash     0b1352b377d7e2df
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dba5db2d828a48c
-#   text hash     522bf040991b368a
+#   content hash  b6993852ade8a82e
+#   text hash     0c974b087b8b4e38
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

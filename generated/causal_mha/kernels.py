@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dba5db2d828a48c
-#   text hash     fb7a38dfc13fca47
+#   content hash  b6993852ade8a82e
+#   text hash     8db3c546039a372b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dba5db2d828a48c
-#   text hash     17662ba2281bcfd3
+#   content hash  b6993852ade8a82e
+#   text hash     5fb80b75bccdf55b
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dba5db2d828a48c
-#   text hash     c23f591d38df88da
+#   content hash  b6993852ade8a82e
+#   text hash     ec90a0193c618009
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

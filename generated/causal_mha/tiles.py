@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dba5db2d828a48c
-#   text hash     7d26c3fa2b1fb55b
+#   content hash  b6993852ade8a82e
+#   text hash     eafc00a96b56b2c5
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

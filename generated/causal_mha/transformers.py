@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dba5db2d828a48c
-#   text hash     738d2cea7e68bbb4
+#   content hash  b6993852ade8a82e
+#   text hash     5c0c85a3f09d1b1c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

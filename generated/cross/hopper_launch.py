@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aba0f70f2cd1a892
-#   text hash     e2aa25f770cea8a6
+#   content hash  0be190404a94c702
+#   text hash     764f263a67f20e5e
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -37,7 +37,7 @@ def differentiate(
                 dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
                 D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                num_warps=warps, num_stages=stages,
+                num_warps=warps, num_stages=stages, balance="tiles",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aba0f70f2cd1a892
-#   text hash     4375795bd7240374
+#   content hash  0be190404a94c702
+#   text hash     d867c3ce5369b808
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

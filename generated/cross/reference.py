@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aba0f70f2cd1a892
-#   text hash     d7164ba9c4f9703c
+#   content hash  0be190404a94c702
+#   text hash     79db75ad177bd59a
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

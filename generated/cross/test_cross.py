@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aba0f70f2cd1a892
-#   text hash     754968ee0e8cd025
+#   content hash  0be190404a94c702
+#   text hash     b626992a765c8eab
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

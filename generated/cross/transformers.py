@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aba0f70f2cd1a892
-#   text hash     fd39a6dee6ea3bab
+#   content hash  0be190404a94c702
+#   text hash     5ff1ccd5ceb3d56a
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  afafcde81397b34a
-#   text hash     a9909291965a5422
+#   content hash  fd30eee97f7ce36d
+#   text hash     4b5a332037c16cb9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  afafcde81397b34a
-#   text hash     fd853f5d09e2430c
+#   content hash  fd30eee97f7ce36d
+#   text hash     372df19b37ac05c4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  afafcde81397b34a
-#   text hash     ef32c5d4c5ad6cb9
+#   content hash  fd30eee97f7ce36d
+#   text hash     21d68c86c520dac0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

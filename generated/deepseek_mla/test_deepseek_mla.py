@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  afafcde81397b34a
-#   text hash     6e063314827574e3
+#   content hash  fd30eee97f7ce36d
+#   text hash     b5147bdb64a4420c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  afafcde81397b34a
-#   text hash     9d31a4bbc80bd4fa
+#   content hash  fd30eee97f7ce36d
+#   text hash     2edbdbf7b12b8ddf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

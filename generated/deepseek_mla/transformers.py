@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  afafcde81397b34a
-#   text hash     308865564d7cbc8f
+#   content hash  fd30eee97f7ce36d
+#   text hash     bf30ebcb6cb301e4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

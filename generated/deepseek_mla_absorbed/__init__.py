@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     624ef9a3f968c5da
+#   content hash  02e00077109d73d6
+#   text hash     03ba29a08d8847ea
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

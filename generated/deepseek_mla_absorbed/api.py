@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     a8c0abb607c75752
+#   content hash  02e00077109d73d6
+#   text hash     d5301c4bd78333cd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

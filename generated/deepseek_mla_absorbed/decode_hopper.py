@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     0f1cdafd3e22ae2b
+#   content hash  02e00077109d73d6
+#   text hash     9eae42c5448886a4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     d97448a339f39132
+#   content hash  02e00077109d73d6
+#   text hash     a2bc46148f023caf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

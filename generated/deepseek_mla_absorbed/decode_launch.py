@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     370979c9500b6204
+#   content hash  02e00077109d73d6
+#   text hash     6cfca7aa719f0812
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     4e97564deb40bde3
+#   content hash  02e00077109d73d6
+#   text hash     a0e748becd3cc2ec
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     c3bb65b353b7e341
+#   content hash  02e00077109d73d6
+#   text hash     7c3b8464502221da
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

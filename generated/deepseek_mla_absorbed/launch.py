@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     4140442242c333d7
+#   content hash  02e00077109d73d6
+#   text hash     f3a46f009fa4fb2c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b55e25d7ff4b8a60
-#   text hash     4b76fba6f288de6a
+#   content hash  02e00077109d73d6
+#   text hash     2214b5d4e40b7bfa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

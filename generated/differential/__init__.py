@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  76d3cffd5e5e653f
-#   text hash     898f1682a1062f4f
+#   content hash  f065bc5144f9d0cb
+#   text hash     b0b4801504309b9e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  76d3cffd5e5e653f
-#   text hash     a36efa4d6430ead0
+#   content hash  f065bc5144f9d0cb
+#   text hash     86a64fb9244ac66f
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  76d3cffd5e5e653f
-#   text hash     cdfbab6a13a930fa
+#   content hash  f065bc5144f9d0cb
+#   text hash     d4820df5914ec108
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  76d3cffd5e5e653f
-#   text hash     b33281b344ec128d
+#   content hash  f065bc5144f9d0cb
+#   text hash     ef4c1135b3b7bd60
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  76d3cffd5e5e653f
-#   text hash     42775b07c2bb8fff
+#   content hash  f065bc5144f9d0cb
+#   text hash     2771b73db0e03af7
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

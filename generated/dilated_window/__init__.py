@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c5eacd903b06e042
-#   text hash     cb957230346b139f
+#   content hash  06c77f85da03971e
+#   text hash     73032f2d093b4e1e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

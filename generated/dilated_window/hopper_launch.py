@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c5eacd903b06e042
-#   text hash     33a018a051a0ab61
+#   content hash  06c77f85da03971e
+#   text hash     7c880f9dc422a36a
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c5eacd903b06e042
-#   text hash     1f4aae768545b8d9
+#   content hash  06c77f85da03971e
+#   text hash     4d180a677032e501
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c5eacd903b06e042
-#   text hash     9f185e4d12b0b4e8
+#   content hash  06c77f85da03971e
+#   text hash     12aeb462a584f587
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

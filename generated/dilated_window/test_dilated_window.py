@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c5eacd903b06e042
-#   text hash     24467b25674255de
+#   content hash  06c77f85da03971e
+#   text hash     0f00ee07ec7cc7a9
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c5eacd903b06e042
-#   text hash     0fd5e575185be2f8
+#   content hash  06c77f85da03971e
+#   text hash     30017bb6bdfd51b7
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0f8d657e9493839a
-#   text hash     5145b3d2546dd30f
+#   content hash  ae4b4e9f40421b30
+#   text hash     bb6bafba70bb8496
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

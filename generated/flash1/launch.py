@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0f8d657e9493839a
-#   text hash     b7e6dfb0559bcf52
+#   content hash  ae4b4e9f40421b30
+#   text hash     b696834786f4bc89
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

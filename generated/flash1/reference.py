@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0f8d657e9493839a
-#   text hash     ea9af4ddf77a8948
+#   content hash  ae4b4e9f40421b30
+#   text hash     fcb8c65972bab9be
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

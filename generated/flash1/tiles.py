@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0f8d657e9493839a
-#   text hash     a9f25470a86b248b
+#   content hash  ae4b4e9f40421b30
+#   text hash     0d107870783a641e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

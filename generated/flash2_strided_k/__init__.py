@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  61393be8da9cca71
-#   text hash     64f1c42c04a8f984
+#   content hash  f93306af3550345d
+#   text hash     eea671cf7290bbc5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  61393be8da9cca71
-#   text hash     6aca134752d1577e
+#   content hash  f93306af3550345d
+#   text hash     3ff9774197f7591b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

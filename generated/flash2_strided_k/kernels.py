@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  61393be8da9cca71
-#   text hash     af282ab5a593b234
+#   content hash  f93306af3550345d
+#   text hash     8cb35733fda44aff
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  61393be8da9cca71
-#   text hash     b36bc0edf98c716a
+#   content hash  f93306af3550345d
+#   text hash     2a7022b33f7adcc5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  61393be8da9cca71
-#   text hash     ae781fbba6f0aabc
+#   content hash  f93306af3550345d
+#   text hash     f5700eb0d5ace878
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  61393be8da9cca71
-#   text hash     6ffc9bb97023c6be
+#   content hash  f93306af3550345d
+#   text hash     783e5a9982772399
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

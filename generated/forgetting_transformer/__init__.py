@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ae2af8c767e7903
-#   text hash     3041bfd91a2a7616
+#   content hash  07896ae9e48880bf
+#   text hash     89757f5f68d28f4e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

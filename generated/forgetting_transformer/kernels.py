@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ae2af8c767e7903
-#   text hash     c62141794d35906f
+#   content hash  07896ae9e48880bf
+#   text hash     c1b83c14444366f2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ae2af8c767e7903
-#   text hash     bd030b8484693192
+#   content hash  07896ae9e48880bf
+#   text hash     44b17f1f36d81f9e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

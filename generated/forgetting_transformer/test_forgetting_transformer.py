@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ae2af8c767e7903
-#   text hash     9a2e9a66de078fad
+#   content hash  07896ae9e48880bf
+#   text hash     7fc417daa9efef57
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

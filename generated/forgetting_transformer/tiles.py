@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ae2af8c767e7903
-#   text hash     d52fdaa234446e46
+#   content hash  07896ae9e48880bf
+#   text hash     7c939574accd920f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     95a229e8dc321348
+#   content hash  01e89a097bc9e453
+#   text hash     7de9fc0af6af3979
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     2d839a6064a90b5b
+#   content hash  01e89a097bc9e453
+#   text hash     4a0fb869759a24b5
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     64cbe5f66ae8e123
+#   content hash  01e89a097bc9e453
+#   text hash     7429cd6bff120001
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -38,6 +38,7 @@ def differentiate(
                 GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                balance="tiles",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     4819a4df1d73f702
+#   content hash  01e89a097bc9e453
+#   text hash     cd0b29e5fa1b82ec
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

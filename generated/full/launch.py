@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     f4115e750ff0a8d2
+#   content hash  01e89a097bc9e453
+#   text hash     acaa9f5dbb2690cc
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

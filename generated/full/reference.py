@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     b4d48621b1bb577b
+#   content hash  01e89a097bc9e453
+#   text hash     acb5c5616f969710
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     805ec2db723151c1
+#   content hash  01e89a097bc9e453
+#   text hash     d68ca68cef6fc82d
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c0806a5d61d695
-#   text hash     8190e593692c6655
+#   content hash  01e89a097bc9e453
+#   text hash     6fcca4def7955b51
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

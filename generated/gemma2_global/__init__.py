@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     09865cd0b9d6690b
+#   content hash  8b7d10dcc5ad0901
+#   text hash     9333a29fe731e217
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

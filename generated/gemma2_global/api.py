@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     ec89666a6f57f45a
+#   content hash  8b7d10dcc5ad0901
+#   text hash     f79f3740c4730994
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

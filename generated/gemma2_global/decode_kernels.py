@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     a443e9938a16b5c5
+#   content hash  8b7d10dcc5ad0901
+#   text hash     e324061c88abdb3d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     4b04ca09ea6867f1
+#   content hash  8b7d10dcc5ad0901
+#   text hash     9f11a9fd67d75666
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

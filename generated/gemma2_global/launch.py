@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     9256a3c78ed6f85d
+#   content hash  8b7d10dcc5ad0901
+#   text hash     150fd5ef0d280caf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     2d0f8d2cd92c55a6
+#   content hash  8b7d10dcc5ad0901
+#   text hash     30293d155a78ea25
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

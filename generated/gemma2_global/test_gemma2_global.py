@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     00e85eee2807fde5
+#   content hash  8b7d10dcc5ad0901
+#   text hash     90c3101e2df8e716
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2f816a056806ac6
-#   text hash     742df03e119f0305
+#   content hash  8b7d10dcc5ad0901
+#   text hash     9fff5c8419e26319
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

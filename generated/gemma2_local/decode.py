@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7aa6bd5233b78b66
-#   text hash     b567b328749b6833
+#   content hash  f3e3b5ec374d9859
+#   text hash     4891ba2fec2bd41c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7aa6bd5233b78b66
-#   text hash     d17f01b423b0e866
+#   content hash  f3e3b5ec374d9859
+#   text hash     7a0faddfb8397189
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

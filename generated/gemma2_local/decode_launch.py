@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7aa6bd5233b78b66
-#   text hash     d095f1e94b8f5045
+#   content hash  f3e3b5ec374d9859
+#   text hash     c6a02db74f7f20fc
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

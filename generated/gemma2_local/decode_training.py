@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7aa6bd5233b78b66
-#   text hash     e7ba2d367f24e5d7
+#   content hash  f3e3b5ec374d9859
+#   text hash     cf83ec28fd23fe3b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

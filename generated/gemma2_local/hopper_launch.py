@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7aa6bd5233b78b66
-#   text hash     e691ea58af99f7a9
+#   content hash  f3e3b5ec374d9859
+#   text hash     1de3d188d9632ade
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

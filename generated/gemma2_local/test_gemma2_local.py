@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7aa6bd5233b78b66
-#   text hash     f3aa12a3d0758ea0
+#   content hash  f3e3b5ec374d9859
+#   text hash     03fca61aabf5373a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

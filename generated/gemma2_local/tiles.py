@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7aa6bd5233b78b66
-#   text hash     ba5d68ad45026c81
+#   content hash  f3e3b5ec374d9859
+#   text hash     e9dfaafeaa17c701
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

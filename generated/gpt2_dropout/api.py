@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71ceaf6aedf96d1e
-#   text hash     6ca5f09b0e258a7b
+#   content hash  286dcc47b8a5c86b
+#   text hash     7a28e852728c8cbe
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71ceaf6aedf96d1e
-#   text hash     3aaf6e5ba32f18ff
+#   content hash  286dcc47b8a5c86b
+#   text hash     9ec2b947eed6974d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

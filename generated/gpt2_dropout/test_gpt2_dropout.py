@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71ceaf6aedf96d1e
-#   text hash     f1d30cd099d7cad9
+#   content hash  286dcc47b8a5c86b
+#   text hash     7f6e72a15aba6d14
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71ceaf6aedf96d1e
-#   text hash     4ab9e0383f91b466
+#   content hash  286dcc47b8a5c86b
+#   text hash     35e1442a2f5fca75
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

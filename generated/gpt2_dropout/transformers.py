@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71ceaf6aedf96d1e
-#   text hash     61fd598f2fbac996
+#   content hash  286dcc47b8a5c86b
+#   text hash     af59a2ccad526396
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

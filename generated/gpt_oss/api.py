@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     fb804d08f30433bb
+#   content hash  d71001e004ae782f
+#   text hash     763bc9a4a38f19b9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     8f12542608eaae4e
+#   content hash  d71001e004ae782f
+#   text hash     9ec9b01ddb9eb884
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     0fe404e54260a553
+#   content hash  d71001e004ae782f
+#   text hash     11bb84f1072efd73
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

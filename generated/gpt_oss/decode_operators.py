@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     e58e953049fb0029
+#   content hash  d71001e004ae782f
+#   text hash     10d1c673e7e29860
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     fcca0f48b65d654e
+#   content hash  d71001e004ae782f
+#   text hash     7c5368626d6645dc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

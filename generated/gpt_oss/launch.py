@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     97bce138c2aa9622
+#   content hash  d71001e004ae782f
+#   text hash     8ed8d020b2ec7080
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

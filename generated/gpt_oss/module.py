@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     d399d5a61801a533
+#   content hash  d71001e004ae782f
+#   text hash     6814796648487ace
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e127517a6ccd6836
-#   text hash     9cce3bd37ae29bd1
+#   content hash  d71001e004ae782f
+#   text hash     ed1ae084e66fe369
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ef6cff2717fb761
-#   text hash     402ad738ae53dc9e
+#   content hash  f0e51b22547a75e9
+#   text hash     5650230aed2b81be
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

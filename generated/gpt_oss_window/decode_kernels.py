@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ef6cff2717fb761
-#   text hash     b0a158948bd1cd55
+#   content hash  f0e51b22547a75e9
+#   text hash     0c5337650c0f9a67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ef6cff2717fb761
-#   text hash     14254278ae0796ef
+#   content hash  f0e51b22547a75e9
+#   text hash     99ef8e3bc4966487
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

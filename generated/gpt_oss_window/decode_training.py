@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ef6cff2717fb761
-#   text hash     2f0499ce6986e3c1
+#   content hash  f0e51b22547a75e9
+#   text hash     03ec2b3093e2788a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ef6cff2717fb761
-#   text hash     f84fc810b84e9929
+#   content hash  f0e51b22547a75e9
+#   text hash     9be8e14265c6dd3b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

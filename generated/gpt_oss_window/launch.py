@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ef6cff2717fb761
-#   text hash     c4b2c14b9c9e8705
+#   content hash  f0e51b22547a75e9
+#   text hash     cce617a0d28afdd4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0ef6cff2717fb761
-#   text hash     8341009cefd97be6
+#   content hash  f0e51b22547a75e9
+#   text hash     de01e869e64c45ba
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1e8bf9b41515afce
-#   text hash     fe9b4e659cf89205
+#   content hash  a5186b34874b3f8f
+#   text hash     3431ec0c0e68ec21
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

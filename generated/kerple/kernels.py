@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1e8bf9b41515afce
-#   text hash     817fe6382994b103
+#   content hash  a5186b34874b3f8f
+#   text hash     df77a006d3687291
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

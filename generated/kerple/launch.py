@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1e8bf9b41515afce
-#   text hash     e5411302a3d1c561
+#   content hash  a5186b34874b3f8f
+#   text hash     369290433afb7428
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1e8bf9b41515afce
-#   text hash     2db6fee2ab83bd24
+#   content hash  a5186b34874b3f8f
+#   text hash     678f1c438ccd3c6e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

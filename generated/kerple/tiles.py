@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1e8bf9b41515afce
-#   text hash     7191a207270d2d78
+#   content hash  a5186b34874b3f8f
+#   text hash     9d490bf2209f8055
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

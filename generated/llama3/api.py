@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     464651f5175c9f99
+#   content hash  e9092405570a6fed
+#   text hash     3a7fae14a2d19926
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     5f148622d5a7bd0a
+#   content hash  e9092405570a6fed
+#   text hash     575928f18aa25c47
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     8bca5d8cfe8ce9a4
+#   content hash  e9092405570a6fed
+#   text hash     aca3a998cf05e54c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

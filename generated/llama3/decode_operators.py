@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     23aa928b6b43c3ed
+#   content hash  e9092405570a6fed
+#   text hash     29e9192915451d34
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

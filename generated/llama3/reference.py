@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     6128f23affe8f2e3
+#   content hash  e9092405570a6fed
+#   text hash     4a1e4cede0fb2912
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     653659b7fce0dd86
+#   content hash  e9092405570a6fed
+#   text hash     528d1fd8c4d33552
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

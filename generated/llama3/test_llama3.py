@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     272b4e7a2d5f7118
+#   content hash  e9092405570a6fed
+#   text hash     2189688f05cc5bc8
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     ff33c644b4fef541
+#   content hash  e9092405570a6fed
+#   text hash     9f95a7be49098f6b
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ccdd1a661ab3d0e
-#   text hash     f0bc8ce0f97f2e9e
+#   content hash  e9092405570a6fed
+#   text hash     4b52c35e35488390
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

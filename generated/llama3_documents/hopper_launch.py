@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9b5b60200debbbea
-#   text hash     7924f9d6259d3a91
+#   content hash  51a216348325dea7
+#   text hash     2973955933b4ad9b
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9b5b60200debbbea
-#   text hash     be3043622af69ee6
+#   content hash  51a216348325dea7
+#   text hash     604ba916660acac3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

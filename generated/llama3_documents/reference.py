@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9b5b60200debbbea
-#   text hash     296c2d46087a037d
+#   content hash  51a216348325dea7
+#   text hash     06fc089d95383949
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

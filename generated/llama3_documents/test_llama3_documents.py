@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9b5b60200debbbea
-#   text hash     70c65445218966d3
+#   content hash  51a216348325dea7
+#   text hash     547ab755d7c20895
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9b5b60200debbbea
-#   text hash     914ba83942a85cae
+#   content hash  51a216348325dea7
+#   text hash     f184079d4d2fee5e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     d21b57f65e692674
+#   content hash  4ac42016c4d0bd3f
+#   text hash     e14de49f9265f083
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     f7994070de252a68
+#   content hash  4ac42016c4d0bd3f
+#   text hash     71dee31b8c32a873
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

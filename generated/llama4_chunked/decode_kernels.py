@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     5a39086fae3d26b5
+#   content hash  4ac42016c4d0bd3f
+#   text hash     9a5264314926478d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     e6cc25dbfeac2bdb
+#   content hash  4ac42016c4d0bd3f
+#   text hash     4d552c08e32f4d94
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

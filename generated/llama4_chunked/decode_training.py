@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     45f480d4d792ce56
+#   content hash  4ac42016c4d0bd3f
+#   text hash     2804c3ac8f0fe49b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     352b246b418305ef
+#   content hash  4ac42016c4d0bd3f
+#   text hash     daa31bee3752819d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     6de667b761f8a009
+#   content hash  4ac42016c4d0bd3f
+#   text hash     8c5547926c70e8be
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     1ba3bf15d9c01281
+#   content hash  4ac42016c4d0bd3f
+#   text hash     989d8909cea0bc43
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

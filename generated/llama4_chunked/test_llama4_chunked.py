@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     c8918af83284c3e7
+#   content hash  4ac42016c4d0bd3f
+#   text hash     4d0f85fd4733d220
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

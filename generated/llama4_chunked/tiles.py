@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f94659b4aaa90bf
-#   text hash     4d55378806361597
+#   content hash  4ac42016c4d0bd3f
+#   text hash     2e716cfcda19f52a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

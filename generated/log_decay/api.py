@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4039cc26c1124db3
-#   text hash     c521aba15625d9ea
+#   content hash  b47959aad2566ef0
+#   text hash     2362be31687d734c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4039cc26c1124db3
-#   text hash     58ec70fe6a70dee2
+#   content hash  b47959aad2566ef0
+#   text hash     37a329e3c2013c37
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

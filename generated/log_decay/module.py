@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4039cc26c1124db3
-#   text hash     18df5f0f7e4b65eb
+#   content hash  b47959aad2566ef0
+#   text hash     8a09794aef30932b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4039cc26c1124db3
-#   text hash     3aa5c78a0f37fab3
+#   content hash  b47959aad2566ef0
+#   text hash     ec47c36bb0d06a68
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

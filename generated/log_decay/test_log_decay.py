@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4039cc26c1124db3
-#   text hash     c8e5c9cdfa641368
+#   content hash  b47959aad2566ef0
+#   text hash     7dab2a9ed4d9a6ff
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4039cc26c1124db3
-#   text hash     b33db872f28a78dd
+#   content hash  b47959aad2566ef0
+#   text hash     6191c0844e531cac
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9944bfda2d7e438
-#   text hash     e6b33d38f5de8a83
+#   content hash  97d5af35a3a70575
+#   text hash     5e0fe99ab02c108b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9944bfda2d7e438
-#   text hash     359b26c57acad613
+#   content hash  97d5af35a3a70575
+#   text hash     895f9b226f1d4f64
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

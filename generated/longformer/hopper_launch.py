@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9944bfda2d7e438
-#   text hash     90360b7c37c4b352
+#   content hash  97d5af35a3a70575
+#   text hash     12dabd39bd566793
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9944bfda2d7e438
-#   text hash     eab49102c93deb78
+#   content hash  97d5af35a3a70575
+#   text hash     443099a2fa9ba610
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

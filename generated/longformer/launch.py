@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9944bfda2d7e438
-#   text hash     441f00343d29c537
+#   content hash  97d5af35a3a70575
+#   text hash     1e0d5f13e150e50c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

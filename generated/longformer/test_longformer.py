@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9944bfda2d7e438
-#   text hash     f2ed21977cc1811c
+#   content hash  97d5af35a3a70575
+#   text hash     ea131dc21887aa81
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

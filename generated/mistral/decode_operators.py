@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  893209fd180acf74
-#   text hash     3f02a23f8dd90e1a
+#   content hash  d6313b6c14970f95
+#   text hash     b6bdaf4cc6c3da9a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

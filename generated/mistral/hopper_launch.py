@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  893209fd180acf74
-#   text hash     d3b37638d39f22d7
+#   content hash  d6313b6c14970f95
+#   text hash     eda452cb56bc6021
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

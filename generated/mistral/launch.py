@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  893209fd180acf74
-#   text hash     6136449b9355452a
+#   content hash  d6313b6c14970f95
+#   text hash     53cb03f41f03ab51
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  893209fd180acf74
-#   text hash     e383cc9f51311e43
+#   content hash  d6313b6c14970f95
+#   text hash     989e802775873203
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

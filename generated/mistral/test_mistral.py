@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  893209fd180acf74
-#   text hash     dfb7cc09d3f254fc
+#   content hash  d6313b6c14970f95
+#   text hash     1c094209420180a3
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

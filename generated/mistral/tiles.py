@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  893209fd180acf74
-#   text hash     716b5d30fca9156a
+#   content hash  d6313b6c14970f95
+#   text hash     9f9d33c938f81f11
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     8b6d96739113c009
+#   content hash  1a072ecc31c3fd2c
+#   text hash     8b45348118b0c657
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

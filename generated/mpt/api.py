@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     38552a22fa181d3b
+#   content hash  1a072ecc31c3fd2c
+#   text hash     ddff614ccbc7dc45
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

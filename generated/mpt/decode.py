@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     cb0be18a45b89ac3
+#   content hash  1a072ecc31c3fd2c
+#   text hash     3772c3d528a573f2
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

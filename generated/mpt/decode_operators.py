@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     3e27e894e626fa25
+#   content hash  1a072ecc31c3fd2c
+#   text hash     29f5f2ed57e918ba
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     6a0406b8e5dbf899
+#   content hash  1a072ecc31c3fd2c
+#   text hash     2a4f48b533fe0d2b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     5fd542f7ee1a4e61
+#   content hash  1a072ecc31c3fd2c
+#   text hash     141879b4b90ea96a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

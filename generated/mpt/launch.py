@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     d11d8b1339a3c2d8
+#   content hash  1a072ecc31c3fd2c
+#   text hash     281326ddf64b3f8b
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

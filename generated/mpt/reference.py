@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     01090d6f805c3a52
+#   content hash  1a072ecc31c3fd2c
+#   text hash     6446d0f37b70ec9a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

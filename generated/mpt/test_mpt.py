@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     bf5dcb102b189568
+#   content hash  1a072ecc31c3fd2c
+#   text hash     e992b3d9a5e9832a
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

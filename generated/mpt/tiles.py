@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c4db7c279d932d3
-#   text hash     b8b7620f7daccf1d
+#   content hash  1a072ecc31c3fd2c
+#   text hash     98a3285786613bf4
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

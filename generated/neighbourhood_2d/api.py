@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d79696b0be48fd6
-#   text hash     f56ae8dfb18bae19
+#   content hash  2b3c0f6930337efd
+#   text hash     63663e541d76a4ae
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d79696b0be48fd6
-#   text hash     cd922571b36100bb
+#   content hash  2b3c0f6930337efd
+#   text hash     988cc889a684ba58
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

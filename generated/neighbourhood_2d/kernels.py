@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d79696b0be48fd6
-#   text hash     a74d316f29b6e173
+#   content hash  2b3c0f6930337efd
+#   text hash     16682c4cc4564dcc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d79696b0be48fd6
-#   text hash     d5ad27f1dc19e7f7
+#   content hash  2b3c0f6930337efd
+#   text hash     0bbe57a8aa1dd59e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d79696b0be48fd6
-#   text hash     213ce46982613a91
+#   content hash  2b3c0f6930337efd
+#   text hash     ac0e2d43138a8f7e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9d79696b0be48fd6
-#   text hash     651c71ee3b97cb87
+#   content hash  2b3c0f6930337efd
+#   text hash     bcf30702efa02cc7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

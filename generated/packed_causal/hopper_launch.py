@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     537b10a5033d6f33
+#   content hash  cdfffb31ecf63327
+#   text hash     bcd7615e74ae4a53
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

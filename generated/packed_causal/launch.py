@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     0ae0d0c6da08f486
+#   content hash  cdfffb31ecf63327
+#   text hash     47daf05944979aec
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

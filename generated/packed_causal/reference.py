@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     95312b77efe12400
+#   content hash  cdfffb31ecf63327
+#   text hash     4e70c746cfedf4f8
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     1b6cd37d3243293f
+#   content hash  cdfffb31ecf63327
+#   text hash     95aab5b6f05773ec
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

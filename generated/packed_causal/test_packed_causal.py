@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     e62773f1baff8180
+#   content hash  cdfffb31ecf63327
+#   text hash     3458af7ea0f1e177
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     816bf57a3b41eb5b
+#   content hash  cdfffb31ecf63327
+#   text hash     e284505174151ea8
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c200d1054202b2a
-#   text hash     a6fec44db87889ae
+#   content hash  cdfffb31ecf63327
+#   text hash     8d6f7a6816fda748
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

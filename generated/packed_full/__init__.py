@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d75b4af3a2f28861
-#   text hash     aba0ad5f6d5e622e
+#   content hash  fb92bac704504856
+#   text hash     f629597cc0464103
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d75b4af3a2f28861
-#   text hash     e09ae82a5992a496
+#   content hash  fb92bac704504856
+#   text hash     e176fb2ffdd17ebe
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d75b4af3a2f28861
-#   text hash     4117a63ead385f90
+#   content hash  fb92bac704504856
+#   text hash     9d5ed44bab11e7d3
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d75b4af3a2f28861
-#   text hash     0f90ba83a9cf4a4a
+#   content hash  fb92bac704504856
+#   text hash     eb1d52abd34ab7f4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d75b4af3a2f28861
-#   text hash     02106a767b9612dd
+#   content hash  fb92bac704504856
+#   text hash     f8ef4e1f945a0baa
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  933acc13ede06f4d
-#   text hash     d6226f2915b719e7
+#   content hash  798e3d3480bade02
+#   text hash     967b9bc1b98d763d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  933acc13ede06f4d
-#   text hash     3123cc5e14ecaf86
+#   content hash  798e3d3480bade02
+#   text hash     5ab3ab0c64411ea6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

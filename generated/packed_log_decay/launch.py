@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  933acc13ede06f4d
-#   text hash     9037509f031dccb5
+#   content hash  798e3d3480bade02
+#   text hash     f83c4c7182f34f92
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

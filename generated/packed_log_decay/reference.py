@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  933acc13ede06f4d
-#   text hash     61f6e79f95627ffa
+#   content hash  798e3d3480bade02
+#   text hash     189dcfd0c01742be
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

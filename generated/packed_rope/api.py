@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     daebe991abb1766e
+#   content hash  3dfca0e170eefceb
+#   text hash     c31b8503f9b8a023
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     5e882c30922e4837
+#   content hash  3dfca0e170eefceb
+#   text hash     11a5297ca3f5611d
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

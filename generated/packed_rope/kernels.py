@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     c661a942d7a292fc
+#   content hash  3dfca0e170eefceb
+#   text hash     eac0689802cf7eed
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

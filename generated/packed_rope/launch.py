@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     4b8f32c062ccbaea
+#   content hash  3dfca0e170eefceb
+#   text hash     4f5e3926bdaa88d8
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     f8e12bbb93fb6c50
+#   content hash  3dfca0e170eefceb
+#   text hash     d5df4e2f1a3f35ac
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

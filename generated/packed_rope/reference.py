@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     01ff6174e7846aa8
+#   content hash  3dfca0e170eefceb
+#   text hash     4ee18e7f057565c7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

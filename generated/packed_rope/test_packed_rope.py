@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     b3d2a6d9e1c4747e
+#   content hash  3dfca0e170eefceb
+#   text hash     95457cf9ca110424
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

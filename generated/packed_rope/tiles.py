@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     d2eff39732fa4ec7
+#   content hash  3dfca0e170eefceb
+#   text hash     cbbc59723bd860e9
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

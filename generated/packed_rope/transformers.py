@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d14357ec477a4e5d
-#   text hash     a49464c169afda97
+#   content hash  3dfca0e170eefceb
+#   text hash     ff6f5eb94111da87
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

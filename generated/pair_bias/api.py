@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aca330855a83fc1a
-#   text hash     e490d1024b2a8061
+#   content hash  92907f05beb5e694
+#   text hash     26585ac2854d31be
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

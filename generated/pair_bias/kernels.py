@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aca330855a83fc1a
-#   text hash     d85d33720a73a0f4
+#   content hash  92907f05beb5e694
+#   text hash     abb3abf9e900a8c3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

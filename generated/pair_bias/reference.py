@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aca330855a83fc1a
-#   text hash     f8b8794569713c70
+#   content hash  92907f05beb5e694
+#   text hash     90572e30a5cee434
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

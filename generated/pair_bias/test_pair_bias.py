@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aca330855a83fc1a
-#   text hash     63852d96fc19cd0a
+#   content hash  92907f05beb5e694
+#   text hash     dbb8171ff2d949d2
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aca330855a83fc1a
-#   text hash     3334f0a0a8eb8659
+#   content hash  92907f05beb5e694
+#   text hash     4a080600033f4dbd
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

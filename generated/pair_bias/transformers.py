@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aca330855a83fc1a
-#   text hash     a856b88020407a44
+#   content hash  92907f05beb5e694
+#   text hash     57fb88ed13dec014
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     1f2fd1c3a6e43fb6
+#   content hash  986c1bdb37f46834
+#   text hash     87faffe94ebd55d8
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

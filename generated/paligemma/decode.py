@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     8dbee0c2284760a5
+#   content hash  986c1bdb37f46834
+#   text hash     399df2f59cc937b1
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     e9de9d8d79cfdab4
+#   content hash  986c1bdb37f46834
+#   text hash     91eb83ba296691a5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     a7ef1e29d0cda2a5
+#   content hash  986c1bdb37f46834
+#   text hash     1bca73541a5f4592
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     e876dc8e3e32b5c5
+#   content hash  986c1bdb37f46834
+#   text hash     8c739427e497a7c2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     9373a92c1056abe0
+#   content hash  986c1bdb37f46834
+#   text hash     87ffbe04f85d6ba7
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -40,7 +40,7 @@ def differentiate(
                 in_prefix_len_stride_batch=runtime.stride(in_prefix_len, 0), GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                num_warps=warps, num_stages=stages,
+                num_warps=warps, num_stages=stages, balance="pairs",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     4097fbe8d827239e
+#   content hash  986c1bdb37f46834
+#   text hash     29c7172807fb2326
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1211701e04ef42a7
-#   text hash     a5c8a4f858285dcf
+#   content hash  986c1bdb37f46834
+#   text hash     0574018f7d78321d
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

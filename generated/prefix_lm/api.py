@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     51053ca44a40d63a
+#   content hash  696f9b58eb5a4a3c
+#   text hash     13f38ad65faccdcf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

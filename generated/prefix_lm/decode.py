@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     c9c25234e17b60e5
+#   content hash  696f9b58eb5a4a3c
+#   text hash     269c998655952aad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

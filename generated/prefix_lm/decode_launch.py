@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     37633cfe9a5dea09
+#   content hash  696f9b58eb5a4a3c
+#   text hash     4e8ceafcb87ab283
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

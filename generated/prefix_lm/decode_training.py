@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     53e83b1f6cdf7a37
+#   content hash  696f9b58eb5a4a3c
+#   text hash     1ef5eb4b769537fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

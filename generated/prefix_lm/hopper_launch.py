@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     1e15a5e616dde324
+#   content hash  696f9b58eb5a4a3c
+#   text hash     fed2875f8629daaa
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -39,7 +39,7 @@ def differentiate(
                 in_prefix_len_stride_batch=runtime.stride(in_prefix_len, 0), GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                num_warps=warps, num_stages=stages,
+                num_warps=warps, num_stages=stages, balance="pairs",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     affa50ec082439d0
+#   content hash  696f9b58eb5a4a3c
+#   text hash     30814147995390de
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

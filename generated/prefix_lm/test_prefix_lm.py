@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     5d63155c7e4d3bd8
+#   content hash  696f9b58eb5a4a3c
+#   text hash     d3eea7e3e3c95467
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     49ccf6730a4284ad
+#   content hash  696f9b58eb5a4a3c
+#   text hash     acd293c28dc8194b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

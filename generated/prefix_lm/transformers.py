@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d73d2e6030f2a78f
-#   text hash     871880953c9f7767
+#   content hash  696f9b58eb5a4a3c
+#   text hash     bf03132bf8f7d3af
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     bfeede22cfaaa2b6
+#   content hash  fa4983789f2ba484
+#   text hash     3429239b4c5748c7
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

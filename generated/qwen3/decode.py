@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     6ff188e1c059d457
+#   content hash  fa4983789f2ba484
+#   text hash     b2de8a5673fb8d3f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     c2e889836d6166ff
+#   content hash  fa4983789f2ba484
+#   text hash     e5e228a578faae29
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

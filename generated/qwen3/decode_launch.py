@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     2eb7fd3eb7510889
+#   content hash  fa4983789f2ba484
+#   text hash     8f3f8a133f9365a1
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

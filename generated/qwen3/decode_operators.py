@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     31cfb30875554b5e
+#   content hash  fa4983789f2ba484
+#   text hash     67df957f857c9fa5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     98cd080b5036f23f
+#   content hash  fa4983789f2ba484
+#   text hash     e1937fb76921d337
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     4fb4fff4f3919a67
+#   content hash  fa4983789f2ba484
+#   text hash     fc13130147c84c01
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -39,6 +39,7 @@ def differentiate(
                 GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                balance="pairs",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     076f675e36cd6c2c
+#   content hash  fa4983789f2ba484
+#   text hash     9b9d492ac6ecdf65
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     7766415c704caaac
+#   content hash  fa4983789f2ba484
+#   text hash     f044714ab655ed5d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

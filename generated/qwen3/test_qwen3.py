@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     756c06f6d402d977
+#   content hash  fa4983789f2ba484
+#   text hash     b81550b5a99e13d1
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  affecdf13d5baa78
-#   text hash     59aeb84cd20915c0
+#   content hash  fa4983789f2ba484
+#   text hash     ac5c80a76847e3c3
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

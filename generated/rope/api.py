@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ab6f986fa6fb488
-#   text hash     2622f322d5994999
+#   content hash  e069d314d54cd895
+#   text hash     7c1e5e551e9df933
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ab6f986fa6fb488
-#   text hash     01ffbba25a4792f3
+#   content hash  e069d314d54cd895
+#   text hash     df6ff871329f1226
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ab6f986fa6fb488
-#   text hash     9484deb96d775fa5
+#   content hash  e069d314d54cd895
+#   text hash     8dae03a5a6be0828
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

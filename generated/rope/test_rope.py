@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ab6f986fa6fb488
-#   text hash     453cec754db8df54
+#   content hash  e069d314d54cd895
+#   text hash     cb95653b56e37431
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

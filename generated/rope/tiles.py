@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5ab6f986fa6fb488
-#   text hash     92b0618bf3247470
+#   content hash  e069d314d54cd895
+#   text hash     be7dafb9439fafea
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

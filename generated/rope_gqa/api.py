@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f45a8cf81377cdc0
-#   text hash     2473a606dfda5411
+#   content hash  e3b27bb960f72968
+#   text hash     646b9100bc9da6c9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f45a8cf81377cdc0
-#   text hash     433ed2df3e7d659a
+#   content hash  e3b27bb960f72968
+#   text hash     85fe233a3a10d67f
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -39,6 +39,7 @@ def differentiate(
                 GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                balance="pairs",
             ),
         )  # fmt: skip
     else:

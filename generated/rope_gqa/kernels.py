@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f45a8cf81377cdc0
-#   text hash     175448ddcf53d09a
+#   content hash  e3b27bb960f72968
+#   text hash     08cb67cae1b44582
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f45a8cf81377cdc0
-#   text hash     68e66528ac2a60aa
+#   content hash  e3b27bb960f72968
+#   text hash     982336b70878086e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

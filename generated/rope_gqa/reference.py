@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f45a8cf81377cdc0
-#   text hash     9c2e25e946bab7a0
+#   content hash  e3b27bb960f72968
+#   text hash     940b311037f13beb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f45a8cf81377cdc0
-#   text hash     34dd51a4b753df95
+#   content hash  e3b27bb960f72968
+#   text hash     a103e7b8e83a6677
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

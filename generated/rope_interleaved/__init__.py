@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e163dcbc44cae104
-#   text hash     b40e184a428592d3
+#   content hash  7cae6ed05502a8ce
+#   text hash     77fac68c7f1c9410
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

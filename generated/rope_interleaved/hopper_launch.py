@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e163dcbc44cae104
-#   text hash     cebe958181de3c9d
+#   content hash  7cae6ed05502a8ce
+#   text hash     0a31cc178c93e9a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -39,6 +39,7 @@ def differentiate(
                 GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
                 TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                balance="pairs",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e163dcbc44cae104
-#   text hash     307f9def39924f63
+#   content hash  7cae6ed05502a8ce
+#   text hash     acc5fb1c89688140
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

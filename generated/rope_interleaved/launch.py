@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e163dcbc44cae104
-#   text hash     96024344b615b12b
+#   content hash  7cae6ed05502a8ce
+#   text hash     fffe73f971d3b612
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

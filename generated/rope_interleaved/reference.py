@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e163dcbc44cae104
-#   text hash     6b5e3d0d1847a65e
+#   content hash  7cae6ed05502a8ce
+#   text hash     f8b9e5f8dd42b5f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

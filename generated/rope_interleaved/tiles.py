@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e163dcbc44cae104
-#   text hash     92fcf28920ca76e7
+#   content hash  7cae6ed05502a8ce
+#   text hash     7072a5dd62eab99d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f630ca70badc2c38
-#   text hash     71dc10938a9e5960
+#   content hash  1214c83476579571
+#   text hash     cc67ca2418dee8c6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

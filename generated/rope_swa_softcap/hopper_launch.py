@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f630ca70badc2c38
-#   text hash     807faf92c4a8d47b
+#   content hash  1214c83476579571
+#   text hash     8a5446034be43f65
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f630ca70badc2c38
-#   text hash     110fb8598403ee25
+#   content hash  1214c83476579571
+#   text hash     9de88c809b88e42c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f630ca70badc2c38
-#   text hash     6f69d2a682237d33
+#   content hash  1214c83476579571
+#   text hash     a9ae86c8d83aa0b2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f630ca70badc2c38
-#   text hash     00226a988a3eb71e
+#   content hash  1214c83476579571
+#   text hash     92ba0f53ba395103
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

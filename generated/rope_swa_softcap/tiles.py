@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f630ca70badc2c38
-#   text hash     563a46913021ad63
+#   content hash  1214c83476579571
+#   text hash     d8fecab79d9bc0df
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

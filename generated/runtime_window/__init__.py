@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     572555540155804d
+#   content hash  ef992e0ebcccba4b
+#   text hash     f997299ad7374162
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

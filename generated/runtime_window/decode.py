@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     f6bdf247a5801211
+#   content hash  ef992e0ebcccba4b
+#   text hash     b43ac3ac4276ad39
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     512890811d7f27da
+#   content hash  ef992e0ebcccba4b
+#   text hash     2968d49e52118ef4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     002e13d518a9b9ae
+#   content hash  ef992e0ebcccba4b
+#   text hash     77fe15ada5684f92
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

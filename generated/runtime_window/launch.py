@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     9fe77759f5b77e4c
+#   content hash  ef992e0ebcccba4b
+#   text hash     d1046705fa4ede0d
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

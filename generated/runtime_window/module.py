@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     182791ffed712e83
+#   content hash  ef992e0ebcccba4b
+#   text hash     e25ae84f80c1351a
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     e6a7af44de31bf95
+#   content hash  ef992e0ebcccba4b
+#   text hash     ff527a29d13ef115
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bdcb4badcf2863a4
-#   text hash     77ab19adfee915d8
+#   content hash  ef992e0ebcccba4b
+#   text hash     220e20e273749f11
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

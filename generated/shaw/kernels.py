@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b48601798109b59
-#   text hash     1a9e972de46d1c87
+#   content hash  b420b31ad1f5fc7f
+#   text hash     77028a8739ed4edb
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

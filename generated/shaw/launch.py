@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b48601798109b59
-#   text hash     a0bc56f1cbc4a98e
+#   content hash  b420b31ad1f5fc7f
+#   text hash     b15ab583d3ec464d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

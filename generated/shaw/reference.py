@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b48601798109b59
-#   text hash     c455d58c62e26230
+#   content hash  b420b31ad1f5fc7f
+#   text hash     75d0bbe793188f24
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b48601798109b59
-#   text hash     a872c4834186b55e
+#   content hash  b420b31ad1f5fc7f
+#   text hash     d71b0c8e30316203
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

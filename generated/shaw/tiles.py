@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9b48601798109b59
-#   text hash     28cc032fe3afaaa2
+#   content hash  b420b31ad1f5fc7f
+#   text hash     8b30f09f6c5b6ff5
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     2809163e14d3c82c
+#   content hash  b4d16080c0393531
+#   text hash     8963aa76bb2205a0
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     f6104f4d32fed8a0
+#   content hash  b4d16080c0393531
+#   text hash     dd497be0179258eb
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

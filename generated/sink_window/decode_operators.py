@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     48400c040d547eb5
+#   content hash  b4d16080c0393531
+#   text hash     2ced7e6d6e66f8cc
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

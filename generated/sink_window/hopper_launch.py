@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     f0aa015443aab311
+#   content hash  b4d16080c0393531
+#   text hash     a8b5b695c14c4ff8
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

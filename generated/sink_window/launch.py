@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     17dd15ad1a941837
+#   content hash  b4d16080c0393531
+#   text hash     21bb649b538c6a31
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

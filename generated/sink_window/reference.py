@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     6bdbe15a432b63df
+#   content hash  b4d16080c0393531
+#   text hash     bfe4f22ddb81ad2c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     dc00ce40362ef185
+#   content hash  b4d16080c0393531
+#   text hash     060538c876784e0e
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     1b2f56fe1a2788e0
+#   content hash  b4d16080c0393531
+#   text hash     8c6d122b70b991fb
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f2ee9633a1be212
-#   text hash     b3c61df875f396d3
+#   content hash  b4d16080c0393531
+#   text hash     3883745463e65e52
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     d600ccf453005112
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     abd6f546bca54c71
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     e818b450338ded23
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     98e561c716064ca3
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

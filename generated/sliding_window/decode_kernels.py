@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     4b96c15116218360
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     dc42664364f984e9
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     dc9869400ee87b29
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     62bbcaffb43fd07a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

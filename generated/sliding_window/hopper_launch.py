@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     d349fc56237f2b11
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     3e4ed0119a13dfc4
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     0fb12746e76eea23
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     ef986f155d89c782
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     bb5f54bfa69e97a5
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     56df6354d1e955bc
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e4221f1e42ca451
-#   text hash     d762054174635372
+#   content hash  5cf9e6ec4aabf8d6
+#   text hash     5b2b261b6ff8dc9d
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

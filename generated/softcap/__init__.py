@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62e10dd2fccd70c6
-#   text hash     cba659eed0dfc614
+#   content hash  509af39f98745a46
+#   text hash     35a24628c45f2acd
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

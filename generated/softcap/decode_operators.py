@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62e10dd2fccd70c6
-#   text hash     d4fca5d544dbb9ed
+#   content hash  509af39f98745a46
+#   text hash     126511aa944cb5f3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62e10dd2fccd70c6
-#   text hash     b0ed323ba86ce8c0
+#   content hash  509af39f98745a46
+#   text hash     f88e21ba7872340e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62e10dd2fccd70c6
-#   text hash     7d14a52aabd816b5
+#   content hash  509af39f98745a46
+#   text hash     14ce3ea8589e24e5
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62e10dd2fccd70c6
-#   text hash     7772754263018c3e
+#   content hash  509af39f98745a46
+#   text hash     3977d5ca310c49d4
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62e10dd2fccd70c6
-#   text hash     65d36eff2db52916
+#   content hash  509af39f98745a46
+#   text hash     1b191660bc6f3042
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

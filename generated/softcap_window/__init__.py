@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     2828b742ff0d378f
+#   content hash  b44e449f6a657036
+#   text hash     3b4fd3ff348fb618
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     818a1ce78c76d494
+#   content hash  b44e449f6a657036
+#   text hash     439a49325bf8396e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

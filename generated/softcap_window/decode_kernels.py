@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     7c0f1127c8d0f59e
+#   content hash  b44e449f6a657036
+#   text hash     588ba63a81e785b1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

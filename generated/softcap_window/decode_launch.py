@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     c76061e94b2b1af1
+#   content hash  b44e449f6a657036
+#   text hash     8078940b3ae87298
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

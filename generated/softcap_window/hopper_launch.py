@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     0afc585abed02966
+#   content hash  b44e449f6a657036
+#   text hash     77e2b7651a44e939
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     5f344c87d56b1841
+#   content hash  b44e449f6a657036
+#   text hash     66f6bb33805da930
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

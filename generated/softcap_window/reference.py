@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     67ebacbdb9477d2a
+#   content hash  b44e449f6a657036
+#   text hash     32bde713768a3ead
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

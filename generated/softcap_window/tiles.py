@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     17f86da1b4d602e5
+#   content hash  b44e449f6a657036
+#   text hash     2640598939e0c5d6
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58d6fea6979f5379
-#   text hash     0597c24eae0da468
+#   content hash  b44e449f6a657036
+#   text hash     28ec7a9b2bc14f89
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

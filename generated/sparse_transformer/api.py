@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2441903a784ac7f9
-#   text hash     076f6ba48af7cf08
+#   content hash  a0accaf264260614
+#   text hash     ed85175d1e6e5f6b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

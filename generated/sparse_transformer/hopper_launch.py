@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2441903a784ac7f9
-#   text hash     39ecca35c121357b
+#   content hash  a0accaf264260614
+#   text hash     94fa72ee090efd79
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

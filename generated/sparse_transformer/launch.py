@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2441903a784ac7f9
-#   text hash     d92bf4e5416b5587
+#   content hash  a0accaf264260614
+#   text hash     262c5adf5fd1eec5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2441903a784ac7f9
-#   text hash     2c21d273f87b63b7
+#   content hash  a0accaf264260614
+#   text hash     fcf3751f78b1844c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

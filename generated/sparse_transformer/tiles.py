@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2441903a784ac7f9
-#   text hash     7d3022b3b69fa49a
+#   content hash  a0accaf264260614
+#   text hash     5ee9b95adc994662
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

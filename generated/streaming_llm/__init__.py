@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     c63226f761189635
+#   content hash  e62ece52caa34504
+#   text hash     9ba61b37eb7f1964
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     cbddaee6ab3ebd2a
+#   content hash  e62ece52caa34504
+#   text hash     774d73ce5be21ea1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

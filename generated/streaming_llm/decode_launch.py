@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     74627152f73ea245
+#   content hash  e62ece52caa34504
+#   text hash     4bdbd2a52ce2ada3
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

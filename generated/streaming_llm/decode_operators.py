@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     9f3a835de71cc865
+#   content hash  e62ece52caa34504
+#   text hash     7bf0ea9767c8a7f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     b4697340e3cbd98e
+#   content hash  e62ece52caa34504
+#   text hash     80815c997b95d242
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

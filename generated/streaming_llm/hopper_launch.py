@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     47d7d48928bd77a6
+#   content hash  e62ece52caa34504
+#   text hash     fe769c779614af0f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

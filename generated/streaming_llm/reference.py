@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     50eac6906edf27f6
+#   content hash  e62ece52caa34504
+#   text hash     838e2ce2db92504f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     eaa9fe6c0547603e
+#   content hash  e62ece52caa34504
+#   text hash     b20b5e8819bee4ac
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d27f4679d84b29e8
-#   text hash     ff3740b8d1971a7a
+#   content hash  e62ece52caa34504
+#   text hash     4d58fd49eca79e27
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  65b3786e3b84231a
-#   text hash     2c5712521d11fd50
+#   content hash  5e0d554744a09cbc
+#   text hash     a3183a70f0c25f6d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

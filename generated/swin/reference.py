@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  65b3786e3b84231a
-#   text hash     a3253b54915c9254
+#   content hash  5e0d554744a09cbc
+#   text hash     384f9f3408d73daa
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  65b3786e3b84231a
-#   text hash     45810ff0fd13fdd8
+#   content hash  5e0d554744a09cbc
+#   text hash     07399163f4b8523e
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053835082912f32f
-#   text hash     1d19ac25e6362936
+#   content hash  f5c7c5d254c1c651
+#   text hash     8da58c34e98805fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053835082912f32f
-#   text hash     d67d3694931927e9
+#   content hash  f5c7c5d254c1c651
+#   text hash     d03d3015f6606e31
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

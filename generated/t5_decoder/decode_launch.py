@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053835082912f32f
-#   text hash     b56305bad026c25b
+#   content hash  f5c7c5d254c1c651
+#   text hash     71c12be4978efa91
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

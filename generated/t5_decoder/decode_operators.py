@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053835082912f32f
-#   text hash     6ebea9d31407ddf2
+#   content hash  f5c7c5d254c1c651
+#   text hash     b1c84e41310a32bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

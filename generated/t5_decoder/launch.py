@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053835082912f32f
-#   text hash     4edbef87f412568e
+#   content hash  f5c7c5d254c1c651
+#   text hash     f8628684b45d9185
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053835082912f32f
-#   text hash     78e492463dd16912
+#   content hash  f5c7c5d254c1c651
+#   text hash     bf82cb793b6cd9a0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

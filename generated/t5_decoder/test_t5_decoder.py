@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  053835082912f32f
-#   text hash     0ef89bb6e0883b8c
+#   content hash  f5c7c5d254c1c651
+#   text hash     3000252767cbbea0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

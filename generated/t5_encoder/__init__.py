@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e22abb47164197
-#   text hash     8f3496d61e62c687
+#   content hash  f76092a014c60e67
+#   text hash     239fe68e72fa3621
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

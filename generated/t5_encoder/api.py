@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e22abb47164197
-#   text hash     f84d17655dc230c7
+#   content hash  f76092a014c60e67
+#   text hash     a9734ca333f39d67
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e22abb47164197
-#   text hash     68ea11b1ca3b7b9a
+#   content hash  f76092a014c60e67
+#   text hash     638fa538aa06f9ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e22abb47164197
-#   text hash     20a71e48d05775f4
+#   content hash  f76092a014c60e67
+#   text hash     b38b1b6d9bb76355
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

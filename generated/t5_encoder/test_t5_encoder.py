@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e22abb47164197
-#   text hash     560f42d5c2b4c4fb
+#   content hash  f76092a014c60e67
+#   text hash     0c30a65c43053f0b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e22abb47164197
-#   text hash     25819771e7f5d676
+#   content hash  f76092a014c60e67
+#   text hash     4d8768c8ac2c6acf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa1a2c70677d032c
-#   text hash     047d7f58d783dfde
+#   content hash  f28a45abff478fbb
+#   text hash     388926da70f3942f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

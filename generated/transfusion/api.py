@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa1a2c70677d032c
-#   text hash     162d9b04bf9efa62
+#   content hash  f28a45abff478fbb
+#   text hash     146b9cc7304c2f27
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

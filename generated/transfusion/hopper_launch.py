@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa1a2c70677d032c
-#   text hash     9be4426bb3c90b07
+#   content hash  f28a45abff478fbb
+#   text hash     f46dec4f0069337e
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa1a2c70677d032c
-#   text hash     2d8f574de884897c
+#   content hash  f28a45abff478fbb
+#   text hash     2545e0e2b1cda14a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

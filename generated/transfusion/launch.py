@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa1a2c70677d032c
-#   text hash     87dc41e24f39a5e7
+#   content hash  f28a45abff478fbb
+#   text hash     78c831cb557999ae
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

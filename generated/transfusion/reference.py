@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa1a2c70677d032c
-#   text hash     2b7460af1f91bf5a
+#   content hash  f28a45abff478fbb
+#   text hash     194b6a236e42443d
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

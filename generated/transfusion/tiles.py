@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa1a2c70677d032c
-#   text hash     02cc7e0406234f94
+#   content hash  f28a45abff478fbb
+#   text hash     17f31cf5c85ad037
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

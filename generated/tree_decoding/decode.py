@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  907464ba50d4f7c9
-#   text hash     2b096e40a4791a08
+#   content hash  ba2911f141c0ed6c
+#   text hash     d2d8a99462c6399f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  907464ba50d4f7c9
-#   text hash     a3f7df10ded48133
+#   content hash  ba2911f141c0ed6c
+#   text hash     10d2335579333a6c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

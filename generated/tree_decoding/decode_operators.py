@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  907464ba50d4f7c9
-#   text hash     744f9489045bbadc
+#   content hash  ba2911f141c0ed6c
+#   text hash     b9bbc25fe1194620
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

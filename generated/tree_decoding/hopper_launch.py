@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  907464ba50d4f7c9
-#   text hash     26f3b931174e3af1
+#   content hash  ba2911f141c0ed6c
+#   text hash     fe82db4d997bffd9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -42,7 +42,7 @@ def differentiate(
                 in_tree_mask_stride_query1=runtime.stride(in_tree_mask, 2), GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                num_warps=warps, num_stages=stages,
+                num_warps=warps, num_stages=stages, balance="pairs",
             ),
         )  # fmt: skip
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  907464ba50d4f7c9
-#   text hash     4d90e97b83c00171
+#   content hash  ba2911f141c0ed6c
+#   text hash     b9a42f98aab23616
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  907464ba50d4f7c9
-#   text hash     42c8bea81e016687
+#   content hash  ba2911f141c0ed6c
+#   text hash     c12e36879ccd4d10
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  907464ba50d4f7c9
-#   text hash     ee372e474199c80b
+#   content hash  ba2911f141c0ed6c
+#   text hash     3007294e0cf6a73e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

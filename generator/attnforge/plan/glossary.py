@@ -213,7 +213,8 @@ def _on_hopper(plan: Plan) -> Iterator[Row]:
         "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs",
     )
     yield "tiles, group", "tiles of queries of a head, and heads of a group"
-    yield "order", "these four, which `digits` counts by"
+    yield "order", "these four"
+    yield "each", "items of a head"
     yield (
         "place, step",
         "a program's item and the way to its next one, as (group, tile or pair, head of the group)",
@@ -250,16 +251,25 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "dq_sum_desc", "the same as [.., 256]: 16 such rows are a [64, 64] tile"
     yield "sum_row", f"the first row of the {whole} and head there"
     yield "sum_tile", f"the first [64, 64] tile of the {whole} and head there"
+    yield "items, per_item", "what programs take in turns, and its tiles of keys: 1, or 2 where they make pairs"
+    yield "tiles", "items of a head, or where each has a program and these are few, those of them that start together"
     yield "group, groups", "key heads of a group, and how many groups there are"
-    yield "tiles", "tiles of keys that a head has, or where programs are few, those of them that start together"
-    yield "place", "which program this is, in the order in which they start; also a place in dq_sum"
-    yield "STAGES", "stages of the buffers of queries and of dout"
+    yield "order", "these five"
+    yield (
+        "place, step",
+        "a program's item and the way to its next one, as (group, tile or pair, head of it); `place` also in dq_sum",
+    )
+    yield "early, half", "the number of an item's early tile; which tile of the item: 0 for that one"
+    yield "STAGES, K_STAGES", "stages of the buffers of queries and of dout, and of those of keys and of values"
     yield (
         "keys, exchange, queries",
         "buffers of what workers own, of what they exchange, and of what they walk along, with their barriers",
     )
     yield from _in_gluon()
-    yield "kv_ready", "a barrier that keys and values have come"
+    yield "begun", "tiles of keys so far: this one has stage begun % K_STAGES"
+    yield "kv_ready", "for each stage of these a barrier that keys and values have come"
+    yield "kv_free", "for each a barrier that both workers are done with them"
+    yield "k_tiles", "the keys of each worker"
     yield "free", "for each stage of the buffers a barrier that workers are done with it"
     yield "factors", "ds as workers exchange it, [64, BLOCK_M] by stage and worker"
     yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
@@ -283,6 +293,8 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
         "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "
         "with their barriers",
         "WORKERS": "how many times 64 keys a program has, for load_tiles: once",
+        "order": "these five, for load_tiles; one tile is all that a program has",
+        "kv_free": "barriers that load_tiles asks before it copies the next keys: here there are none",
         "lengths": "what load_tiles takes of the kernel's parameters",
         "terms": "a tuple that make_dv makes for its steps: what none of them changes",
         "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",

@@ -22,6 +22,19 @@ class Wide(Backward):
     def _ahead(self) -> str:
         return ""
 
+    @property
+    def _tile(self) -> tuple[Statement, ...]:
+        """The tile of a program, which has no other one."""
+        return (
+            Statement("place", "digits(tl.program_id(0), tiles, group)"),
+            Statement("tile", "place[0] // groups * tiles + place[1]"),
+        )
+
+    @cached_property
+    def loader(self) -> Role:
+        """The warp that loads: the function of other heads."""
+        return Backward(self.shared).loader
+
     @cached_property
     def step(self) -> Step:
         """The function that handles one tile of queries for dV."""
@@ -36,7 +49,8 @@ class Wide(Backward):
     def kernel(self) -> Kernel:
         """The kernel."""
         roles = self._roles
-        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": self._packed(*roles.values(), self.loader)}
+        packed = (*self._packed(*roles.values(), self.loader), self.order)
+        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": packed}
         for name, role in roles.items():
             blocks |= role.blocks(name)
         texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}

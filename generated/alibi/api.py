@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e176b1ccbc4a9a15
-#   text hash     e78677ae6daf7cda
+#   content hash  cd8218d2f1c4c46a
+#   text hash     017b3650d71e82ef
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

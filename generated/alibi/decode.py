@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e176b1ccbc4a9a15
-#   text hash     55e61e39d55b4e57
+#   content hash  cd8218d2f1c4c46a
+#   text hash     b92aacd7292230f6
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

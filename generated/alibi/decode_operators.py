@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e176b1ccbc4a9a15
-#   text hash     bf30d93cc543cb64
+#   content hash  cd8218d2f1c4c46a
+#   text hash     eac8bf3f92a1d686
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e176b1ccbc4a9a15
-#   text hash     fdca497fc4fa7142
+#   content hash  cd8218d2f1c4c46a
+#   text hash     0dc40db7710d1174
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e176b1ccbc4a9a15
-#   text hash     668f16b403652d61
+#   content hash  cd8218d2f1c4c46a
+#   text hash     7d889f7092b6519e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

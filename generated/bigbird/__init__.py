@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f868a718f4e1ab6b
-#   text hash     aa0b30abc3706409
+#   content hash  872cf831b25593f1
+#   text hash     639c3ef27688dfc4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f868a718f4e1ab6b
-#   text hash     8bc69955eb77ccf2
+#   content hash  872cf831b25593f1
+#   text hash     6109f61f75da4967
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f868a718f4e1ab6b
-#   text hash     f783a7058fd9f082
+#   content hash  872cf831b25593f1
+#   text hash     6bb9fafd1b157c8a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f868a718f4e1ab6b
-#   text hash     5904ba82146a5798
+#   content hash  872cf831b25593f1
+#   text hash     aa5c315dd0fd4a5c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f868a718f4e1ab6b
-#   text hash     b6d34a46986dc7aa
+#   content hash  872cf831b25593f1
+#   text hash     ea104a5801728d3e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

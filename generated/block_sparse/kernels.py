@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5b05878b54160a80
-#   text hash     a76df38aff74d3a7
+#   content hash  55aa050ef076aac7
+#   text hash     2fa7918f47655c14
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5b05878b54160a80
-#   text hash     474a9adf374d00a6
+#   content hash  55aa050ef076aac7
+#   text hash     5240e12159917963
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5b05878b54160a80
-#   text hash     5c5780fd2685e0a2
+#   content hash  55aa050ef076aac7
+#   text hash     b399049ea886a338
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

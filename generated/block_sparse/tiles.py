@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5b05878b54160a80
-#   text hash     6b49a060481b94a6
+#   content hash  55aa050ef076aac7
+#   text hash     164c11d7d742dcfd
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

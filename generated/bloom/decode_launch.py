@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef7e91e4481e9603
-#   text hash     4d78323113299476
+#   content hash  3e8e12a27d21e342
+#   text hash     b9fb7dfd1072742d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

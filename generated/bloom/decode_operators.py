@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef7e91e4481e9603
-#   text hash     2fc44bf072166619
+#   content hash  3e8e12a27d21e342
+#   text hash     945d29783f8ea134
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef7e91e4481e9603
-#   text hash     1272fb194cda44c5
+#   content hash  3e8e12a27d21e342
+#   text hash     0b0e3adfecf7b11c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

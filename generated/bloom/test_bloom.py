@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef7e91e4481e9603
-#   text hash     0cd877dc4eb772fd
+#   content hash  3e8e12a27d21e342
+#   text hash     c790a61515cecbda
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ef7e91e4481e9603
-#   text hash     4c5a64896508887d
+#   content hash  3e8e12a27d21e342
+#   text hash     556ee67ae8774a57
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1994859fbfb87f0
-#   text hash     e30d261cff4349bd
+#   content hash  723b02d013bf82f1
+#   text hash     3839d8cbe9399e50
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

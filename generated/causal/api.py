@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1994859fbfb87f0
-#   text hash     6c51d2f9e912a3da
+#   content hash  723b02d013bf82f1
+#   text hash     fefa46973d3f0006
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1994859fbfb87f0
-#   text hash     efc523a330c232d8
+#   content hash  723b02d013bf82f1
+#   text hash     cf05012b95dfa108
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1994859fbfb87f0
-#   text hash     719235a091511d72
+#   content hash  723b02d013bf82f1
+#   text hash     66c848d2ec62678a
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1994859fbfb87f0
-#   text hash     f40ced1ad364240a
+#   content hash  723b02d013bf82f1
+#   text hash     b00113107dc6fdff
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1994859fbfb87f0
-#   text hash     585e963f6439099d
+#   content hash  723b02d013bf82f1
+#   text hash     af408e0bfb2fd3e0
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b1994859fbfb87f0
-#   text hash     91681f6eef5c6040
+#   content hash  723b02d013bf82f1
+#   text hash     696cac2dd67c1638
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6993852ade8a82e
-#   text hash     b61bc352ed24f522
+#   content hash  ce930b00b8f12ab4
+#   text hash     9c20087e817c403e
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

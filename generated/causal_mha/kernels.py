@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6993852ade8a82e
-#   text hash     8db3c546039a372b
+#   content hash  ce930b00b8f12ab4
+#   text hash     9c67a6002082921c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6993852ade8a82e
-#   text hash     55f52b13797e9ca2
+#   content hash  ce930b00b8f12ab4
+#   text hash     67b62a2981974fe0
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6993852ade8a82e
-#   text hash     5fb80b75bccdf55b
+#   content hash  ce930b00b8f12ab4
+#   text hash     d781b18e029fbfab
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6993852ade8a82e
-#   text hash     5c0c85a3f09d1b1c
+#   content hash  ce930b00b8f12ab4
+#   text hash     3f48124bc7968cd1
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

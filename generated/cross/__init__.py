@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0be190404a94c702
-#   text hash     e2403449f793e88d
+#   content hash  de2be2678f65ac4f
+#   text hash     5ef988675ce76d04
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

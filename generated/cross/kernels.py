@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0be190404a94c702
-#   text hash     518ed2fdd3b6db06
+#   content hash  de2be2678f65ac4f
+#   text hash     38229ebc144745c5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0be190404a94c702
-#   text hash     d867c3ce5369b808
+#   content hash  de2be2678f65ac4f
+#   text hash     cd0f6fd2a2893c9c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0be190404a94c702
-#   text hash     b626992a765c8eab
+#   content hash  de2be2678f65ac4f
+#   text hash     1dc8acf66314f9b5
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

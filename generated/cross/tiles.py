@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0be190404a94c702
-#   text hash     a2eb4eb1f4818cf5
+#   content hash  de2be2678f65ac4f
+#   text hash     85ee33e41ca27417
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd30eee97f7ce36d
-#   text hash     4b5a332037c16cb9
+#   content hash  ccffddf72f164a3d
+#   text hash     d5bf14c7f9bcd83a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

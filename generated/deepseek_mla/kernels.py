@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd30eee97f7ce36d
-#   text hash     86502375731e3b03
+#   content hash  ccffddf72f164a3d
+#   text hash     60240bafa9396a6f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd30eee97f7ce36d
-#   text hash     bb6f016a1a37ebf2
+#   content hash  ccffddf72f164a3d
+#   text hash     cb6d3eace3c78edd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd30eee97f7ce36d
-#   text hash     b5147bdb64a4420c
+#   content hash  ccffddf72f164a3d
+#   text hash     f14a01f6ffb3a2bf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd30eee97f7ce36d
-#   text hash     bf30ebcb6cb301e4
+#   content hash  ccffddf72f164a3d
+#   text hash     cd35b6ce0a607af7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  02e00077109d73d6
-#   text hash     f3a46f009fa4fb2c
+#   content hash  9efa9107637c907c
+#   text hash     5d4f71a489f587c5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  02e00077109d73d6
-#   text hash     2214b5d4e40b7bfa
+#   content hash  9efa9107637c907c
+#   text hash     da0518b4f93ebbf0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f065bc5144f9d0cb
-#   text hash     bdf6fea2d0794a2d
+#   content hash  ded1eeafbd63d71d
+#   text hash     db60f8e6e12d337d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f065bc5144f9d0cb
-#   text hash     86a64fb9244ac66f
+#   content hash  ded1eeafbd63d71d
+#   text hash     33e3dbbb3f2764cb
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

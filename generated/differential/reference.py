@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f065bc5144f9d0cb
-#   text hash     d4820df5914ec108
+#   content hash  ded1eeafbd63d71d
+#   text hash     81644937bc204866
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f065bc5144f9d0cb
-#   text hash     ef4c1135b3b7bd60
+#   content hash  ded1eeafbd63d71d
+#   text hash     3db83bfca0d2e4e0
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

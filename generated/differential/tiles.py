@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f065bc5144f9d0cb
-#   text hash     2771b73db0e03af7
+#   content hash  ded1eeafbd63d71d
+#   text hash     2d32452cf91ffa79
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  06c77f85da03971e
-#   text hash     73032f2d093b4e1e
+#   content hash  9d0911b30b5beec3
+#   text hash     c059fdb1827c99d9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  06c77f85da03971e
-#   text hash     92b1b29521f689bb
+#   content hash  9d0911b30b5beec3
+#   text hash     3348372fe0e68cc6
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  06c77f85da03971e
-#   text hash     12aeb462a584f587
+#   content hash  9d0911b30b5beec3
+#   text hash     f0c00a539bb97efb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

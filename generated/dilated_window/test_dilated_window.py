@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  06c77f85da03971e
-#   text hash     0f00ee07ec7cc7a9
+#   content hash  9d0911b30b5beec3
+#   text hash     faad1c733b74644d
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  06c77f85da03971e
-#   text hash     30017bb6bdfd51b7
+#   content hash  9d0911b30b5beec3
+#   text hash     1f4c22928201c97d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

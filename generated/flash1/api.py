@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae4b4e9f40421b30
-#   text hash     bb6bafba70bb8496
+#   content hash  f7c34fd1f5d45f75
+#   text hash     d238319cd134ffeb
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

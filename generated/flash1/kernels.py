@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae4b4e9f40421b30
-#   text hash     4b2a55e977bf45b1
+#   content hash  f7c34fd1f5d45f75
+#   text hash     fda0b9d84ffa3916
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

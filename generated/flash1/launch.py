@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae4b4e9f40421b30
-#   text hash     b696834786f4bc89
+#   content hash  f7c34fd1f5d45f75
+#   text hash     af3965f98b845560
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

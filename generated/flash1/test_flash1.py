@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae4b4e9f40421b30
-#   text hash     4c4d760bef57a2d8
+#   content hash  f7c34fd1f5d45f75
+#   text hash     6c2c869725f0475e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae4b4e9f40421b30
-#   text hash     0d107870783a641e
+#   content hash  f7c34fd1f5d45f75
+#   text hash     ec5b4c425bcc95e2
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f93306af3550345d
-#   text hash     eea671cf7290bbc5
+#   content hash  898d1dd66ed4431e
+#   text hash     b14df837bbbc9c5a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f93306af3550345d
-#   text hash     3ff9774197f7591b
+#   content hash  898d1dd66ed4431e
+#   text hash     a3fd39b56574411d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

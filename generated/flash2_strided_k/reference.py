@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f93306af3550345d
-#   text hash     f5700eb0d5ace878
+#   content hash  898d1dd66ed4431e
+#   text hash     06be940af862fbcb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

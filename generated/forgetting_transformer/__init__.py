@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07896ae9e48880bf
-#   text hash     89757f5f68d28f4e
+#   content hash  94df09719aecdaf5
+#   text hash     3be08a4e61624e3a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07896ae9e48880bf
-#   text hash     c1b83c14444366f2
+#   content hash  94df09719aecdaf5
+#   text hash     a18c74522da8b2bd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07896ae9e48880bf
-#   text hash     44b17f1f36d81f9e
+#   content hash  94df09719aecdaf5
+#   text hash     6bc85bc8d6a9a8f4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

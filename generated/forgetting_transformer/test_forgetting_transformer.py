@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07896ae9e48880bf
-#   text hash     7fc417daa9efef57
+#   content hash  94df09719aecdaf5
+#   text hash     e6bfb16bfd312bc7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

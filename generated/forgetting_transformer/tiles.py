@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07896ae9e48880bf
-#   text hash     7c939574accd920f
+#   content hash  94df09719aecdaf5
+#   text hash     854d06922bdce92e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

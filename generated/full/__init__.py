@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  01e89a097bc9e453
-#   text hash     7de9fc0af6af3979
+#   content hash  b1efc2444c029ec4
+#   text hash     cb0e5a091bc287a3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

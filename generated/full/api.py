@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  01e89a097bc9e453
-#   text hash     4a0fb869759a24b5
+#   content hash  b1efc2444c029ec4
+#   text hash     466862ffb7d54904
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

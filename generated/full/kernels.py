@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  01e89a097bc9e453
-#   text hash     cd0b29e5fa1b82ec
+#   content hash  b1efc2444c029ec4
+#   text hash     49e9ba44786f48a4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

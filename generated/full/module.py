@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  01e89a097bc9e453
-#   text hash     6188b9817b19c130
+#   content hash  b1efc2444c029ec4
+#   text hash     c036487f6046dfc9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

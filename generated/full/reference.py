@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  01e89a097bc9e453
-#   text hash     acb5c5616f969710
+#   content hash  b1efc2444c029ec4
+#   text hash     8c8de42c59f9988b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  01e89a097bc9e453
-#   text hash     d68ca68cef6fc82d
+#   content hash  b1efc2444c029ec4
+#   text hash     4726b80ce98e11dc
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b7d10dcc5ad0901
-#   text hash     9333a29fe731e217
+#   content hash  6ae199dab7194920
+#   text hash     a135df1230e9ea3a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b7d10dcc5ad0901
-#   text hash     9f11a9fd67d75666
+#   content hash  6ae199dab7194920
+#   text hash     42bf4dcf3a1e4962
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b7d10dcc5ad0901
-#   text hash     f41b5e6ba8d12f6f
+#   content hash  6ae199dab7194920
+#   text hash     3d6f61f6b5096a6d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

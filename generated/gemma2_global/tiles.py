@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b7d10dcc5ad0901
-#   text hash     9fff5c8419e26319
+#   content hash  6ae199dab7194920
+#   text hash     e33207626ea30259
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

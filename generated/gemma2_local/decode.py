@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f3e3b5ec374d9859
-#   text hash     4891ba2fec2bd41c
+#   content hash  44b8eb10984a0c95
+#   text hash     2addc079a55c41d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f3e3b5ec374d9859
-#   text hash     7a0faddfb8397189
+#   content hash  44b8eb10984a0c95
+#   text hash     7daf2bd1e109942a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

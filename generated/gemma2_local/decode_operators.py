@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f3e3b5ec374d9859
-#   text hash     af918f60442ce8e7
+#   content hash  44b8eb10984a0c95
+#   text hash     0e30eb161540e003
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f3e3b5ec374d9859
-#   text hash     2eee8f400a72ac51
+#   content hash  44b8eb10984a0c95
+#   text hash     e2d0728182b5abf5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f3e3b5ec374d9859
-#   text hash     03fca61aabf5373a
+#   content hash  44b8eb10984a0c95
+#   text hash     fdb7429895775c2c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

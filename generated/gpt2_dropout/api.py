@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  286dcc47b8a5c86b
-#   text hash     7a28e852728c8cbe
+#   content hash  f77a7ca6cc74ccea
+#   text hash     7598a5507bf83e71
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

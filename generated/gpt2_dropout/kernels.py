@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  286dcc47b8a5c86b
-#   text hash     eae32d858b0ab429
+#   content hash  f77a7ca6cc74ccea
+#   text hash     71f9928a79931a59
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  286dcc47b8a5c86b
-#   text hash     9ec2b947eed6974d
+#   content hash  f77a7ca6cc74ccea
+#   text hash     01e3c67e565e610d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

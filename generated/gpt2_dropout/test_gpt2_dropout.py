@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  286dcc47b8a5c86b
-#   text hash     7f6e72a15aba6d14
+#   content hash  f77a7ca6cc74ccea
+#   text hash     c1f7a12db51fc1fe
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

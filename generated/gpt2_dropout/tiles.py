@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  286dcc47b8a5c86b
-#   text hash     35e1442a2f5fca75
+#   content hash  f77a7ca6cc74ccea
+#   text hash     ca19eb8abee8af4d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

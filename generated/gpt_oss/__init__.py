@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d71001e004ae782f
-#   text hash     6bfcf71b61d49c62
+#   content hash  f123a5a5551ca58d
+#   text hash     d6aed6fac9f876bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d71001e004ae782f
-#   text hash     11bb84f1072efd73
+#   content hash  f123a5a5551ca58d
+#   text hash     4b14a9429573ef86
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d71001e004ae782f
-#   text hash     7c5368626d6645dc
+#   content hash  f123a5a5551ca58d
+#   text hash     ff6fc0fc631a0d2d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d71001e004ae782f
-#   text hash     ed1ae084e66fe369
+#   content hash  f123a5a5551ca58d
+#   text hash     af4d5288c1cff540
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d71001e004ae782f
-#   text hash     b640a08ceabd35f2
+#   content hash  f123a5a5551ca58d
+#   text hash     ade83566a63b5818
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

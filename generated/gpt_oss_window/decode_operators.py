@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f0e51b22547a75e9
-#   text hash     88062a48026662ff
+#   content hash  b04a19279fa4d42b
+#   text hash     89eb06f9f84a02f1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f0e51b22547a75e9
-#   text hash     4e17587bf03483fe
+#   content hash  b04a19279fa4d42b
+#   text hash     ee28087101fd77e0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

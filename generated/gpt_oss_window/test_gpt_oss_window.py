@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f0e51b22547a75e9
-#   text hash     de01e869e64c45ba
+#   content hash  b04a19279fa4d42b
+#   text hash     d303763553e6dbd7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

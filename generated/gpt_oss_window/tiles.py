@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f0e51b22547a75e9
-#   text hash     bf73077c21882e75
+#   content hash  b04a19279fa4d42b
+#   text hash     cd7a872e5376f7a9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

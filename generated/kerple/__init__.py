@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a5186b34874b3f8f
-#   text hash     3431ec0c0e68ec21
+#   content hash  e231f08d7a052a67
+#   text hash     ca1969d31d7a3bdd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a5186b34874b3f8f
-#   text hash     13a8dbd38ac3262d
+#   content hash  e231f08d7a052a67
+#   text hash     ddf57e0885216849
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a5186b34874b3f8f
-#   text hash     df77a006d3687291
+#   content hash  e231f08d7a052a67
+#   text hash     64a941bcc74f0e29
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a5186b34874b3f8f
-#   text hash     369290433afb7428
+#   content hash  e231f08d7a052a67
+#   text hash     49a7ba1750b34530
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

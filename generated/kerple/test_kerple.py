@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a5186b34874b3f8f
-#   text hash     f0439579eb84b992
+#   content hash  e231f08d7a052a67
+#   text hash     e8701c57417ae0d9
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9092405570a6fed
-#   text hash     29e9192915451d34
+#   content hash  f51cbd1e349e752b
+#   text hash     f1169caf24fb8670
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9092405570a6fed
-#   text hash     d9dbb2cfd8177e4e
+#   content hash  f51cbd1e349e752b
+#   text hash     cf08aaaea51df66c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9092405570a6fed
-#   text hash     4de146223be3a095
+#   content hash  f51cbd1e349e752b
+#   text hash     7700576130f5d85a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

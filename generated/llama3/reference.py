@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9092405570a6fed
-#   text hash     4a1e4cede0fb2912
+#   content hash  f51cbd1e349e752b
+#   text hash     4721123e513fc4d0
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

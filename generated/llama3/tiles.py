@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9092405570a6fed
-#   text hash     9f95a7be49098f6b
+#   content hash  f51cbd1e349e752b
+#   text hash     0c5cf82d8d10a7de
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  51a216348325dea7
-#   text hash     46d26193d56a229a
+#   content hash  bc1ea1314ce3d05d
+#   text hash     30bb031ac40c2973
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  51a216348325dea7
-#   text hash     d101e469c95017a5
+#   content hash  bc1ea1314ce3d05d
+#   text hash     00f7a53d2a85182d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  51a216348325dea7
-#   text hash     06fc089d95383949
+#   content hash  bc1ea1314ce3d05d
+#   text hash     4229a8c1afec7550
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  51a216348325dea7
-#   text hash     547ab755d7c20895
+#   content hash  bc1ea1314ce3d05d
+#   text hash     90e8856dca3a9966
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  51a216348325dea7
-#   text hash     f184079d4d2fee5e
+#   content hash  bc1ea1314ce3d05d
+#   text hash     f9c3da2944d3e0de
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4ac42016c4d0bd3f
-#   text hash     ce0f0211ff65285d
+#   content hash  7128732a0bec6dd4
+#   text hash     0432ecad1201ce40
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4ac42016c4d0bd3f
-#   text hash     9a5264314926478d
+#   content hash  7128732a0bec6dd4
+#   text hash     294066aa11b63006
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

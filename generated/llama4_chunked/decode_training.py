@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4ac42016c4d0bd3f
-#   text hash     2804c3ac8f0fe49b
+#   content hash  7128732a0bec6dd4
+#   text hash     1511f64197ef2320
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4ac42016c4d0bd3f
-#   text hash     4d0f85fd4733d220
+#   content hash  7128732a0bec6dd4
+#   text hash     d845a03bf7eaf9ac
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4ac42016c4d0bd3f
-#   text hash     2e716cfcda19f52a
+#   content hash  7128732a0bec6dd4
+#   text hash     50696809830e94b6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b47959aad2566ef0
-#   text hash     55d2c124b3d7c716
+#   content hash  9ccf3b4f74cf4d1f
+#   text hash     2df1c690e2d3cb0f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

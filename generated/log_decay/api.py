@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b47959aad2566ef0
-#   text hash     2362be31687d734c
+#   content hash  9ccf3b4f74cf4d1f
+#   text hash     4ebc5a67a4a4bb6f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b47959aad2566ef0
-#   text hash     37a329e3c2013c37
+#   content hash  9ccf3b4f74cf4d1f
+#   text hash     d311af8478a2ede8
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b47959aad2566ef0
-#   text hash     8a09794aef30932b
+#   content hash  9ccf3b4f74cf4d1f
+#   text hash     b813c2642460edcf
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b47959aad2566ef0
-#   text hash     6191c0844e531cac
+#   content hash  9ccf3b4f74cf4d1f
+#   text hash     ca9e72111e062a59
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

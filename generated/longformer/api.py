@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97d5af35a3a70575
-#   text hash     895f9b226f1d4f64
+#   content hash  00d7300edd79920d
+#   text hash     562a7c47e577f73b
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97d5af35a3a70575
-#   text hash     443099a2fa9ba610
+#   content hash  00d7300edd79920d
+#   text hash     99858b7d14a1edc7
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97d5af35a3a70575
-#   text hash     1e0d5f13e150e50c
+#   content hash  00d7300edd79920d
+#   text hash     3e31b0e6ff7dd7ad
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

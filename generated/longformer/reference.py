@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97d5af35a3a70575
-#   text hash     702fadcd0740c6ca
+#   content hash  00d7300edd79920d
+#   text hash     330e7df6f1e570e4
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

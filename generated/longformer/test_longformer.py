@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97d5af35a3a70575
-#   text hash     ea131dc21887aa81
+#   content hash  00d7300edd79920d
+#   text hash     4eaece74083d2f2e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6313b6c14970f95
-#   text hash     5c41d71f02856f0f
+#   content hash  d65fc63a807ffb62
+#   text hash     f16c672d21576bb1
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6313b6c14970f95
-#   text hash     3b92bb0394dbaec3
+#   content hash  d65fc63a807ffb62
+#   text hash     1e1202c31ea11678
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

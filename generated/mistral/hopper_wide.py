@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6313b6c14970f95
-#   text hash     6824f6b8532df999
+#   content hash  d65fc63a807ffb62
+#   text hash     188dac37eca9e43f
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -39,13 +39,12 @@ Symbols
                               whole tiles of BLOCK_M queries of each batch entry
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
-    items, per_item           what programs take in turns, and its tiles of keys: 1, or 2 where they make pairs
-    tiles                     items of a head, or where each has a program and these are few, those of them that start
-                              together
+    items                     tiles of keys that programs take
+    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
     group, groups             key heads of a group of heads, and how many such groups there are
-    order                     these five, for load_tiles; one tile is all that a program has
-    place                     a program's item and the way to its next one, as (group, tile or pair, head of it);
-                              `place` also in dq_sum
+    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
+    taken_ptr                 how many tiles programs have taken beside the first of each
+    places                    for each stage of keys which tile of which head it is
     STAGES, K_STAGES          stages of the buffers of queries and of dout, and of those of keys and of values
     keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
                               their barriers
@@ -57,7 +56,7 @@ Symbols
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     kv_ready                  for each stage of these a barrier that keys and values have come
-    kv_free                   barriers that load_tiles asks before it copies the next keys: here there are none
+    kv_free                   a barrier that all groups are done with them
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
     below                     -delta in each row of a tile of scores: a product adds dp to it
@@ -72,7 +71,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, digits, matrix, score_product, store_rows
+from .hopper import barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns
 from .kernels import LOG2E, query_tiles
 
@@ -193,14 +192,14 @@ def make_dv(
 ):  # fmt: skip
     """Store dV of a program's keys."""
     dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dv
-    k_buffer, v_buffer, kv_ready, kv_free = keys
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    place = digits(tl.program_id(0), tiles, group)
-    tile = place[0] // groups * tiles + place[1]
-    head = place[0] % groups * group + place[2]
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
@@ -237,6 +236,7 @@ def make_dv(
         dv_tile.store(dv.to(v_buffer.dtype))
         first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
         store_rows(dv_ptr + first_row * DV, Hkv * DV, dv_tile.load(WIDE), k_start, k_len, DV)
+    mbarrier.arrive(kv_free.index(0), count=1)
 
 
 @gluon.jit
@@ -246,14 +246,14 @@ def make_dk(
 ):  # fmt: skip
     """Store dK of a program's keys."""
     dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dk
-    k_buffer, v_buffer, kv_ready, kv_free = keys
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    place = digits(tl.program_id(0), tiles, group)
-    tile = place[0] // groups * tiles + place[1]
-    head = place[0] % groups * group + place[2]
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
@@ -283,6 +283,7 @@ def make_dk(
         dk_tile.store((dk * scale).to(q_buffer.dtype))
         first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
         store_rows(dk_ptr + first_row * D, Hkv * D, dk_tile.load(WIDE), k_start, k_len, D)
+    mbarrier.arrive(kv_free.index(0), count=1)
 
 
 @gluon.jit
@@ -292,10 +293,10 @@ def make_dq(
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
     dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups = for_dq
-    k_buffer, v_buffer, kv_ready, kv_free = keys
-    place = digits(tl.program_id(0), tiles, group)
-    tile = place[0] // groups * tiles + place[1]
-    head = place[0] % groups * group + place[2]
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    place = tl.program_id(0)
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    head = place % group + place // (group * tiles) % groups * group
     Hkv = Hq // GROUP
     b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
@@ -317,12 +318,13 @@ def make_dq(
                 at = spread(
                     at, sum_tile + q_start // 64 * (BLOCK_D // 64), k_tile, exchange, dq_sum_ptr, BLOCK_M, BLOCK_D
                 )  # fmt: skip
+    mbarrier.arrive(kv_free.index(0), count=1)
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups", "per_item"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, q_total, k_total,
-    Hq, items, tiles, group, groups, per_item, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
+    k_total, Hq, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -336,10 +338,11 @@ def backward(
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    places = gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN)
     weights = gl.allocate_shared_memory(gl.float32, [16, 256], gl.SwizzledSharedLayout(4, 1, 1, [1, 0]))
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2, 64, BLOCK_M], TILE)
-    keys = (k_buffer, v_buffer, barriers(K_STAGES, 1), barriers(K_STAGES, 1))
+    keys = (k_buffer, v_buffer, barriers(K_STAGES, 2), barriers(K_STAGES, 3), places)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2), barriers(STAGES, 2)
     )  # fmt: skip
@@ -350,8 +353,7 @@ def backward(
     for_dv = (dv_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
     for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
     for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups)
-    lengths = (lse_ptr, delta_ptr, q_total, k_total, Hq)
-    order = (items, tiles, group, groups, per_item)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(
         [
@@ -365,8 +367,8 @@ def backward(
                 for_dq, keys, exchange, BLOCK_M, BLOCK_N, GROUP, BLOCK_D
             )),
             (load_tiles, (
-                lengths, order, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
-                GROUP, K_STAGES, WORKERS
+                lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
+                K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6313b6c14970f95
-#   text hash     bb4fe261e1903bf6
+#   content hash  d65fc63a807ffb62
+#   text hash     8b40b984c7567293
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

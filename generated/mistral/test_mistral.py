@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6313b6c14970f95
-#   text hash     1c094209420180a3
+#   content hash  d65fc63a807ffb62
+#   text hash     467d28120c8fd32f
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6313b6c14970f95
-#   text hash     9f9d33c938f81f11
+#   content hash  d65fc63a807ffb62
+#   text hash     784c5bc5ead4abab
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a072ecc31c3fd2c
-#   text hash     3502ea5c0560c6d9
+#   content hash  4a0933049852d5b6
+#   text hash     dbd4cb32ef2cbe20
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a072ecc31c3fd2c
-#   text hash     2a4f48b533fe0d2b
+#   content hash  4a0933049852d5b6
+#   text hash     aae18e069c9d0926
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

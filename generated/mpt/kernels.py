@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a072ecc31c3fd2c
-#   text hash     141879b4b90ea96a
+#   content hash  4a0933049852d5b6
+#   text hash     bb6cfbd2104798a4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a072ecc31c3fd2c
-#   text hash     281326ddf64b3f8b
+#   content hash  4a0933049852d5b6
+#   text hash     7f24b4ab18808dbf
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

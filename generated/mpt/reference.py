@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a072ecc31c3fd2c
-#   text hash     6446d0f37b70ec9a
+#   content hash  4a0933049852d5b6
+#   text hash     cff56422603ae871
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

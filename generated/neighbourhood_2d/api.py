@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2b3c0f6930337efd
-#   text hash     63663e541d76a4ae
+#   content hash  6eda86d148670cfd
+#   text hash     9a11929f151ae75c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2b3c0f6930337efd
-#   text hash     cc38e170417169c6
+#   content hash  6eda86d148670cfd
+#   text hash     800b988a0ca0c803
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

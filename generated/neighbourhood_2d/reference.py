@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2b3c0f6930337efd
-#   text hash     0bbe57a8aa1dd59e
+#   content hash  6eda86d148670cfd
+#   text hash     644c96a7e870fa13
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

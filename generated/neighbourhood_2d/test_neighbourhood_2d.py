@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2b3c0f6930337efd
-#   text hash     ac0e2d43138a8f7e
+#   content hash  6eda86d148670cfd
+#   text hash     c8b5df62270b354b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cdfffb31ecf63327
-#   text hash     6b74874fae6333c7
+#   content hash  2f8cc72fb71e9e28
+#   text hash     2ce24ffdceeb0d1c
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cdfffb31ecf63327
-#   text hash     92b1ae14607d4c17
+#   content hash  2f8cc72fb71e9e28
+#   text hash     b46895c5ca247bb6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

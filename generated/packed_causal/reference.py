@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cdfffb31ecf63327
-#   text hash     4e70c746cfedf4f8
+#   content hash  2f8cc72fb71e9e28
+#   text hash     273a7bd77f7ba0a8
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cdfffb31ecf63327
-#   text hash     95aab5b6f05773ec
+#   content hash  2f8cc72fb71e9e28
+#   text hash     e3f74dddefd0518b
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

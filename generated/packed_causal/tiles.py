@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cdfffb31ecf63327
-#   text hash     e284505174151ea8
+#   content hash  2f8cc72fb71e9e28
+#   text hash     2b145bf31b888fe2
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

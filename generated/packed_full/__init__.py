@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb92bac704504856
-#   text hash     f629597cc0464103
+#   content hash  e5dc84bbbf6689ce
+#   text hash     848e59915373ef44
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

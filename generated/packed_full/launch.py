@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb92bac704504856
-#   text hash     20111a95713af798
+#   content hash  e5dc84bbbf6689ce
+#   text hash     1cc03bb72d633381
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

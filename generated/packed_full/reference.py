@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb92bac704504856
-#   text hash     eb1d52abd34ab7f4
+#   content hash  e5dc84bbbf6689ce
+#   text hash     d382f4b2c2905568
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

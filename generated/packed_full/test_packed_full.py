@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb92bac704504856
-#   text hash     0d336101a862640b
+#   content hash  e5dc84bbbf6689ce
+#   text hash     d39cea3794ffa00b
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

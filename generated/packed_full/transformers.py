@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb92bac704504856
-#   text hash     f95802267ce1901a
+#   content hash  e5dc84bbbf6689ce
+#   text hash     601e7cbc5a13990b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

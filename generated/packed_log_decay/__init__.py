@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  798e3d3480bade02
-#   text hash     898dc83aa0b3e017
+#   content hash  0121b10c1c00a549
+#   text hash     80cf2f79563c5c43
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

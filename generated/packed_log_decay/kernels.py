@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  798e3d3480bade02
-#   text hash     5ab3ab0c64411ea6
+#   content hash  0121b10c1c00a549
+#   text hash     e4a6f4908fbe6a4d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

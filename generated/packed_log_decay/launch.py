@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  798e3d3480bade02
-#   text hash     f83c4c7182f34f92
+#   content hash  0121b10c1c00a549
+#   text hash     a27fa1e9b435399f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  798e3d3480bade02
-#   text hash     189dcfd0c01742be
+#   content hash  0121b10c1c00a549
+#   text hash     2d8eb976b7c3a31e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  798e3d3480bade02
-#   text hash     6eec3d95306e37fd
+#   content hash  0121b10c1c00a549
+#   text hash     c94694e6b67afc89
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

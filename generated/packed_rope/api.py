@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3dfca0e170eefceb
-#   text hash     c31b8503f9b8a023
+#   content hash  5bc022e8b3e0d560
+#   text hash     d7b0f909def66515
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

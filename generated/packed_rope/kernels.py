@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3dfca0e170eefceb
-#   text hash     eac0689802cf7eed
+#   content hash  5bc022e8b3e0d560
+#   text hash     db5ddad8190876aa
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3dfca0e170eefceb
-#   text hash     d5df4e2f1a3f35ac
+#   content hash  5bc022e8b3e0d560
+#   text hash     fcf47f9bdf148ff0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

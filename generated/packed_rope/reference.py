@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3dfca0e170eefceb
-#   text hash     4ee18e7f057565c7
+#   content hash  5bc022e8b3e0d560
+#   text hash     073353b5551efd5c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

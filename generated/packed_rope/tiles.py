@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3dfca0e170eefceb
-#   text hash     cbbc59723bd860e9
+#   content hash  5bc022e8b3e0d560
+#   text hash     774aae2b3f7261e6
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  92907f05beb5e694
-#   text hash     26585ac2854d31be
+#   content hash  4cca933787b7d1e7
+#   text hash     5e54d99d6b248bc5
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

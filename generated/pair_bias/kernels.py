@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  92907f05beb5e694
-#   text hash     abb3abf9e900a8c3
+#   content hash  4cca933787b7d1e7
+#   text hash     2a04cdbc213a229c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

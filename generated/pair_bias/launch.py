@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  92907f05beb5e694
-#   text hash     c6d9d32641f89fd9
+#   content hash  4cca933787b7d1e7
+#   text hash     1184ce7820a6e2a1
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  92907f05beb5e694
-#   text hash     4a080600033f4dbd
+#   content hash  4cca933787b7d1e7
+#   text hash     e983d8c06b4e315a
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

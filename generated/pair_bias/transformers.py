@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  92907f05beb5e694
-#   text hash     57fb88ed13dec014
+#   content hash  4cca933787b7d1e7
+#   text hash     0e6317d82819b9c2
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  986c1bdb37f46834
-#   text hash     1bca73541a5f4592
+#   content hash  36c0adf908e3aa9d
+#   text hash     75edb4d69f0c8684
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

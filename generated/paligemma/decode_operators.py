@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  986c1bdb37f46834
-#   text hash     871fe41990e45ecc
+#   content hash  36c0adf908e3aa9d
+#   text hash     8ce8ef672063548c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  986c1bdb37f46834
-#   text hash     8c739427e497a7c2
+#   content hash  36c0adf908e3aa9d
+#   text hash     63924756f3542019
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

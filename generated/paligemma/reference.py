@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  986c1bdb37f46834
-#   text hash     7ec7a97ff5775cd8
+#   content hash  36c0adf908e3aa9d
+#   text hash     19246c8e73f5dc87
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

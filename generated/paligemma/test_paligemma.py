@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  986c1bdb37f46834
-#   text hash     29c7172807fb2326
+#   content hash  36c0adf908e3aa9d
+#   text hash     8006f2c8a2823c7f
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  696f9b58eb5a4a3c
-#   text hash     13f38ad65faccdcf
+#   content hash  2ddf9f075e3d5c1e
+#   text hash     0045d11a58d67d9f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

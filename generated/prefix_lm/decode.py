@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  696f9b58eb5a4a3c
-#   text hash     269c998655952aad
+#   content hash  2ddf9f075e3d5c1e
+#   text hash     268985fe29d19855
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  696f9b58eb5a4a3c
-#   text hash     1ef5eb4b769537fc
+#   content hash  2ddf9f075e3d5c1e
+#   text hash     b32361376cbfcd4d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

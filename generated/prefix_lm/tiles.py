@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  696f9b58eb5a4a3c
-#   text hash     acd293c28dc8194b
+#   content hash  2ddf9f075e3d5c1e
+#   text hash     3c9527b60f3a015a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  696f9b58eb5a4a3c
-#   text hash     bf03132bf8f7d3af
+#   content hash  2ddf9f075e3d5c1e
+#   text hash     4fa4d8bba8770a91
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa4983789f2ba484
-#   text hash     3429239b4c5748c7
+#   content hash  cd011391f9129a39
+#   text hash     2b8239f122a8f15a
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa4983789f2ba484
-#   text hash     e5e228a578faae29
+#   content hash  cd011391f9129a39
+#   text hash     71aa035ffb7d0eda
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

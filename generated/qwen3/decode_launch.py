@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa4983789f2ba484
-#   text hash     8f3f8a133f9365a1
+#   content hash  cd011391f9129a39
+#   text hash     bb55423cdd513344
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

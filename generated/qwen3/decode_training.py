@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa4983789f2ba484
-#   text hash     e1937fb76921d337
+#   content hash  cd011391f9129a39
+#   text hash     c15bab0c502a7619
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa4983789f2ba484
-#   text hash     9b9d492ac6ecdf65
+#   content hash  cd011391f9129a39
+#   text hash     18fec108a81aa539
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e069d314d54cd895
-#   text hash     7c1e5e551e9df933
+#   content hash  f9d0e4f03b40c362
+#   text hash     6c2998e2c23cd82e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e069d314d54cd895
-#   text hash     4adcf32687a813d2
+#   content hash  f9d0e4f03b40c362
+#   text hash     7758d8a3bbecc9dc
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -27,8 +27,7 @@ Layouts
 Symbols
     items, per_item    what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs
     tiles, group       tiles of queries of a head, and heads of a group
-    order              these four
-    each               items of a head
+    order              these four, which `digits` counts by
     place, step        a program's item and the way to its next one, as (group, tile or pair, head of the group)
     early, half        the number of an item's early tile; which tile of the item: 0 for the late one
     STAGES, Q_STAGES   stages of the buffers of keys and of values, and of that of queries
@@ -69,19 +68,23 @@ copy_tile = runtime.gluon_copy_of_tiles()
 
 
 @gluon.jit
-def digits(n, tiles, group):
+def digits(n, order):
     """A number of items, n, as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
-    return n // (tiles * group), n // group % tiles, n % group
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
+    return n // (of_group * group), n // group % of_group, n % group
 
 
 @gluon.jit
-def add_digits(place, step, tiles, group):
+def add_digits(place, step, order):
     """The sum of two such numbers, place and step, without a division."""
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
     head = place[2] + step[2]
     carry = (head >= group).to(tl.int32)
-    tile = place[1] + step[1] + carry
-    further = (tile >= tiles).to(tl.int32)
-    return place[0] + step[0] + further, tile - further * tiles, head - carry * group
+    early = place[1] + step[1] + carry
+    further = (early >= of_group).to(tl.int32)
+    return place[0] + step[0] + further, early - further * of_group, head - carry * group
 
 
 @gluon.jit
@@ -293,8 +296,7 @@ def work(
     at = 0  # tiles of keys so far
     visits = 0  # ranges of such tiles so far
     begun = 0  # tiles of queries so far
-    each = tl.cdiv(tiles, per_item)  # items of a head
-    place, step = digits(tl.program_id(0), each, group), digits(tl.num_programs(0), each, group)
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
             early = place[1]
@@ -362,7 +364,7 @@ def work(
                 # [64]
                 lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
                 tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
-        place = add_digits(place, step, each, group)
+        place = add_digits(place, step, order)
 
 
 @gluon.jit
@@ -392,8 +394,7 @@ def load_tiles(
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
-    each = tl.cdiv(tiles, per_item)  # items of a head
-    place, step = digits(tl.program_id(0), each, group), digits(tl.num_programs(0), each, group)
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
             early = place[1]
@@ -420,7 +421,7 @@ def load_tiles(
                         at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
-        place = add_digits(place, step, each, group)
+        place = add_digits(place, step, order)
 
 
 @gluon.jit

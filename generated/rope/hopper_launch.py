@@ -1,10 +1,12 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e069d314d54cd895
-#   text hash     49ee16da8a051868
+#   content hash  f9d0e4f03b40c362
+#   text hash     f684a7c6105e5bdb
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
+
+import torch
 
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
@@ -18,8 +20,9 @@ def differentiate(
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.padded_width(q)
     )
+    taken = lse.new_empty(1, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
@@ -30,7 +33,8 @@ def differentiate(
     )  # fmt: skip
     if block_n > 64:
         runtime.launch(
-            cache, kernels.backward, (block_m, block_n), (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale)),
+            cache, kernels.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
@@ -38,12 +42,13 @@ def differentiate(
                 dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
                 D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                num_warps=warps, num_stages=stages, balance="pairs",
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     else:
         runtime.launch(
-            cache, wide.backward, (block_m, block_n), (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale)),
+            cache, wide.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),

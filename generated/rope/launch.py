@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e069d314d54cd895
-#   text hash     df6ff871329f1226
+#   content hash  f9d0e4f03b40c362
+#   text hash     6cda958e3dee1ba9
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

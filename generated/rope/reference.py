@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e069d314d54cd895
-#   text hash     8dae03a5a6be0828
+#   content hash  f9d0e4f03b40c362
+#   text hash     41288e674293a998
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

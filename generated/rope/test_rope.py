@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e069d314d54cd895
-#   text hash     cb95653b56e37431
+#   content hash  f9d0e4f03b40c362
+#   text hash     929bf4087571b25f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e069d314d54cd895
-#   text hash     be7dafb9439fafea
+#   content hash  f9d0e4f03b40c362
+#   text hash     573d9066c11c41d6
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

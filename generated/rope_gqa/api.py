@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e3b27bb960f72968
-#   text hash     646b9100bc9da6c9
+#   content hash  a6cd282f2cc2ddc7
+#   text hash     2b92023e51f32abc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e3b27bb960f72968
-#   text hash     982336b70878086e
+#   content hash  a6cd282f2cc2ddc7
+#   text hash     d36c6b4d7c800bdb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e3b27bb960f72968
-#   text hash     940b311037f13beb
+#   content hash  a6cd282f2cc2ddc7
+#   text hash     5d74a7a1a563cf92
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e3b27bb960f72968
-#   text hash     65abe3073ba21f30
+#   content hash  a6cd282f2cc2ddc7
+#   text hash     a3226cb4a2cfc678
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

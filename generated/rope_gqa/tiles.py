@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e3b27bb960f72968
-#   text hash     a103e7b8e83a6677
+#   content hash  a6cd282f2cc2ddc7
+#   text hash     8f390f94f60df8f5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cae6ed05502a8ce
-#   text hash     b7565cef5943469e
+#   content hash  0a0d9ab1823c7333
+#   text hash     835d7e1e492b63dc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cae6ed05502a8ce
-#   text hash     cc0da155611efa51
+#   content hash  0a0d9ab1823c7333
+#   text hash     b7986e24d68f539b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -11,11 +11,10 @@
     finish       dQ out of what was added up
     turn_back    dK as of the keys before their rotation
 
-Programs of `backward` take items in turns: tiles of keys or, where late queries see more, pairs of an early and a late
-one, so that all have as much to do; elsewhere each tile has a program. In each program one warp loads, and two workers of
-four warps have 64 of a tile's keys each, side by side:
+Programs of `backward` take one tile of keys after the other, each the next that none has taken. In each program one warp
+loads, and two workers of four warps have 64 of a tile's keys each, side by side:
 
-    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or
+    load_tiles   takes tiles; waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or
                  of queries and of dout: also while workers still store what they made of the tile of keys before
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
@@ -40,14 +39,12 @@ Symbols
     dq_sum_desc               the same as [.., 256]: 16 such rows are a [64, 64] tile
     sum_row                   the first row of the batch entry and head there
     sum_tile                  the first [64, 64] tile of the batch entry and head there
-    items, per_item           what programs take in turns, and its tiles of keys: 1, or 2 where they make pairs
-    tiles                     items of a head, or where each has a program and these are few, those of them that start
-                              together
+    items                     tiles of keys that programs take
+    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
     group, groups             key heads of a group, and how many groups there are
-    order                     these five
-    place, step               a program's item and the way to its next one, as (group, tile or pair, head of it);
-                              `place` also in dq_sum
-    early, half               the number of an item's early tile; which tile of the item: 0 for that one
+    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
+    taken_ptr                 how many tiles programs have taken beside the first of each
+    places                    for each stage of keys which tile of which head it is
     STAGES, K_STAGES          stages of the buffers of queries and of dout, and of those of keys and of values
     keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
                               their barriers
@@ -84,7 +81,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import add_digits, barriers, copy_tile, digits, matrix, store_rows
+from .hopper import barriers, copy_tile, matrix, store_rows
 from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -92,10 +89,11 @@ add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, BLOCK_M: tl.constexpr,
+    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up."""
+    """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up and tiles are counted."""
+    tl.store(taken_ptr, 0, mask=tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0)
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
@@ -189,15 +187,30 @@ def accumulate(
 
 
 @gluon.jit
+def handed_on(number):
+    """A number in shared memory."""
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+
+
+@gluon.jit
+def next_place(begun, keys, K_STAGES: gl.constexpr):
+    """The next tile of keys, once it has come, its batch entry and its head; a number below 0 after the last one."""
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    stage = begun % K_STAGES
+    mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+    place = stage * 3
+    return handed_on(places.index(place)), handed_on(places.index(place + 1)), handed_on(places.index(place + 2))
+
+
+@gluon.jit
 def work(
-    arguments, order, keys, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
-    """Store dK and dV of 64 keys of each tile of this program."""
+    """Store dK and dV of 64 keys of each tile that this program takes."""
     dk_ptr, dv_ptr, q_total, k_total, Hq, scale = arguments
-    items, tiles, group, groups, per_item = order
-    k_buffer, v_buffer, kv_ready, kv_free = keys
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     factors, factors_ready, shares = exchange
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
@@ -205,58 +218,54 @@ def work(
     ROWS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_D], v_buffer.dtype)
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
-    place, step = digits(tl.program_id(0), tiles, group), digits(tl.num_programs(0), tiles, group)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
-        for half in tl.range(0, per_item):
-            early = place[0] // groups * tiles + place[1]
-            tile = tl.where(half == 0, early, 2 * tiles - 1 - early)
-            head = place[0] % groups * group + place[2]
-            Hkv = Hq // GROUP
-            b, kv_h = head // Hkv, head % Hkv
-            k_start = tile * BLOCK_N
-            q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
-            if k_start < k_len:
-                q_begin = k_len - q_len
-                k_first = k_start
-                k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-                # [64]
-                k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-                scale_log2 = scale * LOG2E
-                # [64, BLOCK_D]
-                dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
-                dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-                stage = begun % K_STAGES
-                mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-                k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
-                v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
-                first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-                for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-                    sum_tile = (
-                        (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)
-                    ).to(tl.int32)
-                    terms = (sum_tile, scale_log2, k_pos, q_begin)
-                    # a short tile at the end takes a mask
-                    full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-                    for i in tl.range(first, last):
-                        q_start = i * BLOCK_M
-                        mixed = (i < full_first) | (i >= full_last)
-                        at, dk, dv = accumulate(
-                            at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                            STAGES, SCORES, OUT, WORKER, mixed=mixed
-                        )  # fmt: skip
-                mbarrier.arrive(kv_free.index(stage), count=1)
-                begun += 1
+    tile, b, kv_h = next_place(begun, keys, K_STAGES)
+    while tile >= 0:
+        stage = begun % K_STAGES
+        Hkv = Hq // GROUP
+        k_start = tile * BLOCK_N
+        q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+        if k_start < k_len:
+            q_begin = k_len - q_len
+            k_first = k_start
+            k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+            # [64]
+            k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+            scale_log2 = scale * LOG2E
+            # [64, BLOCK_D]
+            dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
+            dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+            k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
+            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+                sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
+                    tl.int32
+                )
+                terms = (sum_tile, scale_log2, k_pos, q_begin)
+                # a short tile at the end takes a mask
+                full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+                for i in tl.range(first, last):
+                    q_start = i * BLOCK_M
+                    mixed = (i < full_first) | (i >= full_last)
+                    at, dk, dv = accumulate(
+                        at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
+                        STAGES, SCORES, OUT, WORKER, mixed=mixed
+                    )  # fmt: skip
+            mbarrier.arrive(kv_free.index(stage), count=1)
 
-                # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
-                tma.store_wait(0)
-                rows = view(shares.index(WORKER), v_buffer.dtype, [64, BLOCK_D], ROWS)
-                first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
-                row = k_start + WORKER * 64
-                rows.store((dk * scale).to(v_buffer.dtype))
-                store_rows(dk_ptr + first_row * D, Hkv * D, rows.load(WIDE), row, k_len, D)
-                rows.store(dv.to(v_buffer.dtype))
-                store_rows(dv_ptr + first_row * DV, Hkv * DV, rows.load(WIDE), row, k_len, DV)
-        place = add_digits(place, step, tiles, group)
+            # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
+            tma.store_wait(0)
+            rows = view(shares.index(WORKER), v_buffer.dtype, [64, BLOCK_D], ROWS)
+            first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
+            row = k_start + WORKER * 64
+            rows.store((dk * scale).to(v_buffer.dtype))
+            store_rows(dk_ptr + first_row * D, Hkv * D, rows.load(WIDE), row, k_len, D)
+            rows.store(dv.to(v_buffer.dtype))
+            store_rows(dv_ptr + first_row * DV, Hkv * DV, rows.load(WIDE), row, k_len, DV)
+        else:
+            mbarrier.arrive(kv_free.index(stage), count=1)
+        begun += 1
+        tile, b, kv_h = next_place(begun, keys, K_STAGES)
 
 
 @gluon.jit
@@ -283,55 +292,68 @@ def load_queries(
 
 
 @gluon.jit
+def hand_on(places, stage, tile, b, head):
+    """Tell workers which tile of which head the keys of a stage are."""
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
+    places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
+    places.index(stage * 3 + 2).store(gl.full([1], head, gl.int32, ONE))
+
+
+@gluon.jit
 def load_tiles(
-    lengths, order, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, K_STAGES: tl.constexpr,
-    WORKERS: tl.constexpr
+    lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, GROUP: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
-    lse_ptr, delta_ptr, q_total, k_total, Hq = lengths
-    items, tiles, group, groups, per_item = order
-    k_buffer, v_buffer, kv_ready, kv_free = keys
+    lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups = lengths
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
-    place, step = digits(tl.program_id(0), tiles, group), digits(tl.num_programs(0), tiles, group)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
-        for half in tl.range(0, per_item):
-            early = place[0] // groups * tiles + place[1]
-            tile = tl.where(half == 0, early, 2 * tiles - 1 - early)
-            head = place[0] % groups * group + place[2]
-            Hkv = Hq // GROUP
-            b, kv_h = head // Hkv, head % Hkv
-            k_start = tile * BLOCK_N
-            q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
-            if k_start < k_len:
-                q_begin = k_len - q_len
-                k_first = k_start
-                k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-                stage = begun % K_STAGES
-                mbarrier.wait(kv_free.index(stage), begun // K_STAGES & 1 ^ 1)
-                mbarrier.expect(kv_ready.index(stage), WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
-                for worker in gl.static_range(0, WORKERS):
-                    rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
-                    copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
-                    copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-                first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-                for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-                    row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-                    for i in tl.range(first, last):
-                        q_start = i * BLOCK_M
-                        at = load_queries(
-                            at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
-                            STAGES
-                        )  # fmt: skip
-                begun += 1
-        place = add_digits(place, step, tiles, group)
+    place = tl.program_id(0)
+    while place < items:
+        tile = place // group % tiles + place // (group * tiles * groups) * tiles
+        head = place % group + place // (group * tiles) % groups * group
+        Hkv = Hq // GROUP
+        b, kv_h = head // Hkv, head % Hkv
+        k_start = tile * BLOCK_N
+        q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+        stage = begun % K_STAGES
+        mbarrier.wait(kv_free.index(stage), begun // K_STAGES & 1 ^ 1)
+        hand_on(places, stage, tile, b, kv_h)
+        mbarrier.arrive(kv_ready.index(stage), count=1)
+        if k_start < k_len:
+            q_begin = k_len - q_len
+            k_first = k_start
+            k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+            mbarrier.expect(kv_ready.index(stage), WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+            for worker in gl.static_range(0, WORKERS):
+                rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
+                copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
+                copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
+            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+                row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+                for i in tl.range(first, last):
+                    q_start = i * BLOCK_M
+                    at = load_queries(
+                        at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
+                        STAGES
+                    )  # fmt: skip
+        else:
+            mbarrier.arrive(kv_ready.index(stage), count=1)
+        begun += 1
+        place = tl.num_programs(0) + tl.atomic_add(taken_ptr, 1, sem="relaxed")
+    stage = begun % K_STAGES
+    mbarrier.wait(kv_free.index(stage), begun // K_STAGES & 1 ^ 1)
+    hand_on(places, stage, -1, 0, 0)
+    mbarrier.arrive(kv_ready.index(stage), count=2)
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups", "per_item"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, q_total, k_total,
-    Hq, items, tiles, group, groups, per_item, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
+    k_total, Hq, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -348,10 +370,11 @@ def backward(
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    places = gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN)
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, 64, BLOCK_M], TILE)
     shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
-    keys = (k_buffer, v_buffer, barriers(K_STAGES, 1), barriers(K_STAGES, WORKERS))
+    keys = (k_buffer, v_buffer, barriers(K_STAGES, 2), barriers(K_STAGES, WORKERS), places)
     exchange = (factors, barriers(2, WORKERS), shares)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
@@ -359,21 +382,20 @@ def backward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (dk_ptr, dv_ptr, q_total, k_total, Hq, scale)
-    lengths = (lse_ptr, delta_ptr, q_total, k_total, Hq)
-    order = (items, tiles, group, groups, per_item)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [
             (work, (
-                arguments, order, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV,
-                BLOCK_D, BLOCK_DV, K_STAGES, WORKERS, 0
+                arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D,
+                BLOCK_DV, K_STAGES, WORKERS, 0
             )),
             (work, (
-                arguments, order, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV,
-                BLOCK_D, BLOCK_DV, K_STAGES, WORKERS, 1
+                arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D,
+                BLOCK_DV, K_STAGES, WORKERS, 1
             )),
             (load_tiles, (
-                lengths, order, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
+                lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
                 K_STAGES, WORKERS
             )),
         ],

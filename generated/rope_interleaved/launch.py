@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cae6ed05502a8ce
-#   text hash     fffe73f971d3b612
+#   content hash  0a0d9ab1823c7333
+#   text hash     2ab1c31693197b87
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cae6ed05502a8ce
-#   text hash     f8b9e5f8dd42b5f6
+#   content hash  0a0d9ab1823c7333
+#   text hash     45c19da7327db46a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

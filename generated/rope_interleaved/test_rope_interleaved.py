@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cae6ed05502a8ce
-#   text hash     370032d0e6699784
+#   content hash  0a0d9ab1823c7333
+#   text hash     93b35bd42b380539
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

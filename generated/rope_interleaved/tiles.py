@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cae6ed05502a8ce
-#   text hash     7072a5dd62eab99d
+#   content hash  0a0d9ab1823c7333
+#   text hash     83f01c01066a1927
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

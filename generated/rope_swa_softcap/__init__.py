@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1214c83476579571
-#   text hash     b525a8263d68696f
+#   content hash  2a7f3d9e3dc9914e
+#   text hash     0a74c3c9f6366b0a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

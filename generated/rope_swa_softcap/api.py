@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1214c83476579571
-#   text hash     cc67ca2418dee8c6
+#   content hash  2a7f3d9e3dc9914e
+#   text hash     bb8475ca87d1e0bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1214c83476579571
-#   text hash     6ef6f03e4e8bfce2
+#   content hash  2a7f3d9e3dc9914e
+#   text hash     e9bdc1cea3cc6678
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

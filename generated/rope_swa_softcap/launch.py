@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1214c83476579571
-#   text hash     9de88c809b88e42c
+#   content hash  2a7f3d9e3dc9914e
+#   text hash     e9c8e5f798cf2c7f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1214c83476579571
-#   text hash     92ba0f53ba395103
+#   content hash  2a7f3d9e3dc9914e
+#   text hash     114d6e3f6ed6c45b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

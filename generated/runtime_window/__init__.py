@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ef992e0ebcccba4b
-#   text hash     f997299ad7374162
+#   content hash  c76af377ddad80e7
+#   text hash     957af820a77e3bef
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

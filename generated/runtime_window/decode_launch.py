@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ef992e0ebcccba4b
-#   text hash     b90e3884dccaf97e
+#   content hash  c76af377ddad80e7
+#   text hash     4570418a2dfa5e0a
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ef992e0ebcccba4b
-#   text hash     d7ff7914f22626a5
+#   content hash  c76af377ddad80e7
+#   text hash     73099a349706ea85
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

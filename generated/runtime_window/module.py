@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ef992e0ebcccba4b
-#   text hash     e25ae84f80c1351a
+#   content hash  c76af377ddad80e7
+#   text hash     95673b9ce54cd7a3
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ef992e0ebcccba4b
-#   text hash     c389df5b3b02d20c
+#   content hash  c76af377ddad80e7
+#   text hash     587c256a21675b3c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b420b31ad1f5fc7f
-#   text hash     0623302f5a51c6db
+#   content hash  38673697310d6b8e
+#   text hash     b83d46d78dc15a8e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b420b31ad1f5fc7f
-#   text hash     77028a8739ed4edb
+#   content hash  38673697310d6b8e
+#   text hash     01fc4e990a807e73
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

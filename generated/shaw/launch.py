@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b420b31ad1f5fc7f
-#   text hash     b15ab583d3ec464d
+#   content hash  38673697310d6b8e
+#   text hash     a76c576f2151aa57
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b420b31ad1f5fc7f
-#   text hash     75d0bbe793188f24
+#   content hash  38673697310d6b8e
+#   text hash     8dddf6a762843d55
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b420b31ad1f5fc7f
-#   text hash     d71b0c8e30316203
+#   content hash  38673697310d6b8e
+#   text hash     0d612f488750eb9a
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

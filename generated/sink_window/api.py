@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4d16080c0393531
-#   text hash     8963aa76bb2205a0
+#   content hash  b09f8381d2877197
+#   text hash     e11f2a19dee7035a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

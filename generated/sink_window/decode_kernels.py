@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4d16080c0393531
-#   text hash     141db88980906088
+#   content hash  b09f8381d2877197
+#   text hash     8a0acf2e19ab0790
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4d16080c0393531
-#   text hash     2ced7e6d6e66f8cc
+#   content hash  b09f8381d2877197
+#   text hash     90763301a6800a49
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4d16080c0393531
-#   text hash     8c6d122b70b991fb
+#   content hash  b09f8381d2877197
+#   text hash     ab95aeb6f1b385b6
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

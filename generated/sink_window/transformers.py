@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4d16080c0393531
-#   text hash     db0f25dc83e24f0f
+#   content hash  b09f8381d2877197
+#   text hash     6b1d7cb5fe5ec4eb
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

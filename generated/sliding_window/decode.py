@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5cf9e6ec4aabf8d6
-#   text hash     acef129759c13799
+#   content hash  89dfa3b337471b95
+#   text hash     0c3e5c84bae437e2
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5cf9e6ec4aabf8d6
-#   text hash     dc42664364f984e9
+#   content hash  89dfa3b337471b95
+#   text hash     b44ec31bd1a18ce1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

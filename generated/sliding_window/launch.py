@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5cf9e6ec4aabf8d6
-#   text hash     62a8263ae38689de
+#   content hash  89dfa3b337471b95
+#   text hash     70cf69a43382243d
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

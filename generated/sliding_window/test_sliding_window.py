@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5cf9e6ec4aabf8d6
-#   text hash     7de4f5ea5296ddc5
+#   content hash  89dfa3b337471b95
+#   text hash     42988750477efe56
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

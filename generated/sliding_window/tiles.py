@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5cf9e6ec4aabf8d6
-#   text hash     ab1e7254ea353662
+#   content hash  89dfa3b337471b95
+#   text hash     18305143486ac3e7
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

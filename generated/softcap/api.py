@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  509af39f98745a46
-#   text hash     c4c77040bdc8048b
+#   content hash  77f893ad861d7e71
+#   text hash     843f8dc78da0fc5e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  509af39f98745a46
-#   text hash     e99ff2d34db1b7bb
+#   content hash  77f893ad861d7e71
+#   text hash     91cfe1c63a77b2b7
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

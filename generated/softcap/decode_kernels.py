@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  509af39f98745a46
-#   text hash     1d8b15171ec42316
+#   content hash  77f893ad861d7e71
+#   text hash     82ec5c48f838da94
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  509af39f98745a46
-#   text hash     acdf1ca44ff34861
+#   content hash  77f893ad861d7e71
+#   text hash     30a79d482c399015
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  509af39f98745a46
-#   text hash     14ce3ea8589e24e5
+#   content hash  77f893ad861d7e71
+#   text hash     6c67e6198f47c3f4
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

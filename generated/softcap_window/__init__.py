@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b44e449f6a657036
-#   text hash     3b4fd3ff348fb618
+#   content hash  edcd140cc9b146e3
+#   text hash     2c95ea71de195075
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

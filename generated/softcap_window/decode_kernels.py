@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b44e449f6a657036
-#   text hash     588ba63a81e785b1
+#   content hash  edcd140cc9b146e3
+#   text hash     48f5eae3cc2262db
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b44e449f6a657036
-#   text hash     565ef6c88d25aa7f
+#   content hash  edcd140cc9b146e3
+#   text hash     72b0f400821830fc
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

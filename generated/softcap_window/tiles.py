@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b44e449f6a657036
-#   text hash     2640598939e0c5d6
+#   content hash  edcd140cc9b146e3
+#   text hash     da5a946bdc6ea81f
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

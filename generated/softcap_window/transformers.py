@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b44e449f6a657036
-#   text hash     28ec7a9b2bc14f89
+#   content hash  edcd140cc9b146e3
+#   text hash     371d57d0ead77b4d
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

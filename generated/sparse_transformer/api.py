@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0accaf264260614
-#   text hash     ed85175d1e6e5f6b
+#   content hash  ccf103598ade7a5f
+#   text hash     a77a3fc5bd8d1199
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

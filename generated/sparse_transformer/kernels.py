@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0accaf264260614
-#   text hash     3af0366a1344909a
+#   content hash  ccf103598ade7a5f
+#   text hash     d929152ebbd6d70d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0accaf264260614
-#   text hash     262c5adf5fd1eec5
+#   content hash  ccf103598ade7a5f
+#   text hash     815f6684ac5814fe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0accaf264260614
-#   text hash     5ee9b95adc994662
+#   content hash  ccf103598ade7a5f
+#   text hash     aff4dcd2094bf0a2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e62ece52caa34504
-#   text hash     9ba61b37eb7f1964
+#   content hash  d5926f4d90fb4858
+#   text hash     e72fc325b7be085e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

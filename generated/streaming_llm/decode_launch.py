@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e62ece52caa34504
-#   text hash     4bdbd2a52ce2ada3
+#   content hash  d5926f4d90fb4858
+#   text hash     4a1cab3f8f483914
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e62ece52caa34504
-#   text hash     06ae7da49b6b2e87
+#   content hash  d5926f4d90fb4858
+#   text hash     a85c541083de5641
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e62ece52caa34504
-#   text hash     769d0cdb4a6575c6
+#   content hash  d5926f4d90fb4858
+#   text hash     793fd67b1f1a4646
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e62ece52caa34504
-#   text hash     838e2ce2db92504f
+#   content hash  d5926f4d90fb4858
+#   text hash     5df7bd2c3d38b551
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e0d554744a09cbc
-#   text hash     a3183a70f0c25f6d
+#   content hash  756c96c99260baa9
+#   text hash     fc7b12e85fb7b59f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

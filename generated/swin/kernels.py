@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e0d554744a09cbc
-#   text hash     82ed3f5041bb8ec6
+#   content hash  756c96c99260baa9
+#   text hash     c314ff6f30768d35
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

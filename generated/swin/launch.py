@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e0d554744a09cbc
-#   text hash     2e29fd3f356ebc08
+#   content hash  756c96c99260baa9
+#   text hash     99522151202a88de
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e0d554744a09cbc
-#   text hash     6bed26077022de71
+#   content hash  756c96c99260baa9
+#   text hash     5c45bb458985dbaf
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e0d554744a09cbc
-#   text hash     07399163f4b8523e
+#   content hash  756c96c99260baa9
+#   text hash     ae958fdb9b079a02
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

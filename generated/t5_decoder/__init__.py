@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5c7c5d254c1c651
-#   text hash     d371b0b4af43354d
+#   content hash  f389f3124601d66b
+#   text hash     4ecda17615405009
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

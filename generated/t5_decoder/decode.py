@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5c7c5d254c1c651
-#   text hash     8da58c34e98805fb
+#   content hash  f389f3124601d66b
+#   text hash     9adef36c9f554b31
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5c7c5d254c1c651
-#   text hash     71c12be4978efa91
+#   content hash  f389f3124601d66b
+#   text hash     401c6616f436e085
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5c7c5d254c1c651
-#   text hash     b1c84e41310a32bd
+#   content hash  f389f3124601d66b
+#   text hash     0cbec790b1f5865e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

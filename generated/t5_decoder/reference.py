@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5c7c5d254c1c651
-#   text hash     bf82cb793b6cd9a0
+#   content hash  f389f3124601d66b
+#   text hash     eed7a59cf7889135
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f76092a014c60e67
-#   text hash     ebbe30744a7aa88e
+#   content hash  fdaecdad9a169438
+#   text hash     0c8328ad6ddd9472
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

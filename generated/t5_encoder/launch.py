@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f76092a014c60e67
-#   text hash     638fa538aa06f9ea
+#   content hash  fdaecdad9a169438
+#   text hash     4f63d23c056aadfb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

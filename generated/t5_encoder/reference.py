@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f76092a014c60e67
-#   text hash     b38b1b6d9bb76355
+#   content hash  fdaecdad9a169438
+#   text hash     c2bb109a90a2418f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f76092a014c60e67
-#   text hash     4d8768c8ac2c6acf
+#   content hash  fdaecdad9a169438
+#   text hash     346d4b9d2c8948ec
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

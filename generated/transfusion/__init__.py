@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f28a45abff478fbb
-#   text hash     388926da70f3942f
+#   content hash  334cf3446f643f88
+#   text hash     0cc6bccd6a50e5d0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f28a45abff478fbb
-#   text hash     78c831cb557999ae
+#   content hash  334cf3446f643f88
+#   text hash     5c3f798135ad3df3
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

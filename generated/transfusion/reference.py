@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f28a45abff478fbb
-#   text hash     194b6a236e42443d
+#   content hash  334cf3446f643f88
+#   text hash     283c88bd03513326
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

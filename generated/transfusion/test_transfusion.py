@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f28a45abff478fbb
-#   text hash     ea5ebce34359c294
+#   content hash  334cf3446f643f88
+#   text hash     b44a2269ff293668
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f28a45abff478fbb
-#   text hash     17f31cf5c85ad037
+#   content hash  334cf3446f643f88
+#   text hash     af9daec9635a181d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

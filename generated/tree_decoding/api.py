@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ba2911f141c0ed6c
-#   text hash     7f3c489076f6af0d
+#   content hash  5453134b06b2d675
+#   text hash     69cc294ff52fe53c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

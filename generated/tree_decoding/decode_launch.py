@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ba2911f141c0ed6c
-#   text hash     cea9b0fee2f12e6f
+#   content hash  5453134b06b2d675
+#   text hash     7bff885f3791f5f2
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ba2911f141c0ed6c
-#   text hash     b92d3868e45e4891
+#   content hash  5453134b06b2d675
+#   text hash     ffe09737af388540
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

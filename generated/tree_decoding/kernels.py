@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ba2911f141c0ed6c
-#   text hash     0b3cc10ae3825d12
+#   content hash  5453134b06b2d675
+#   text hash     4baba4141a2aff16
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

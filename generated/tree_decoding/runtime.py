@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  f88f6bb48fd72077
-#   text hash     23ac5333f8b44275
+#   content hash  bc901c8fa7b6b130
+#   text hash     38ba79653cb906c5
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -483,7 +483,7 @@ def in_gluon(kernel, grid, told):
     # registers of a thread before some groups of warps take over those of others: of three groups, or of two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
-    grid, told = (in_turns if forward else keys_in_turns)(grid, told)
+    grid, told = (in_turns if forward else in_parts)(grid, told)
     for name, x in told.items():
         if isinstance(x, TensorDescriptor):
             block = list(x.block_shape)
@@ -543,7 +543,7 @@ def in_turns(grid, told):
     heads, balance, wide = group * grid[2], told.get("balance"), told["BLOCK_D"] > 128
     programs = multiprocessors(told["q_desc"].base.device)
     pairs, most = cdiv(tiles, 2) * heads, 64 if balance == "pairs" and not wide else 31
-    paired = balance != "tiles" and tiles <= most and in_full(pairs, programs)
+    paired = balance != "tiles" and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
     # where all tiles are alike, those of a head come one after the other, as they read the same keys
     told |= dict(items=items, tiles=tiles, group=1 if balance == "tiles" else group, per_item=2 if paired else 1)
@@ -551,31 +551,21 @@ def in_turns(grid, told):
     return (min(programs, items) if paired or balance == "tiles" else items,), told
 
 
-def in_full(items, programs):
-    """Whether programs that take items in turns leave few of themselves without one in the last round."""
-    return items >= 0.85 * programs * cdiv(items, programs)
+def in_parts(grid, told):
+    """Grid and arguments of a kernel in Gluon whose programs take one tile after the other, out of a portable one's.
 
-
-def keys_in_turns(grid, told):
-    """The same of a kernel that goes through tiles of keys; of wide heads each tile has a program.
-
-    Where each has one and there are few, the first tiles of all heads come first, group by group, then the next ones:
-    early tiles have the most to do where late queries see more, so that the programs that begin last have the least.
+    Where there are few, the first tiles of all heads come first, group by group, then the next ones: early tiles have the
+    most to do where late queries see more, so that those that come last have the least. Each multiprocessor has one program,
+    which takes the next tile that none has taken, or for wide heads each tile has one.
     """
     axis, columns = told["TILE_AXIS"], told["BLOCK_D"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
-    heads, balance = group * groups, told.get("balance")
-    programs, pairs = multiprocessors(told["q_desc"].base.device), cdiv(tiles, 2)
-    told |= dict(group=group, groups=groups, per_item=1, K_STAGES=2 if columns <= 64 else 1)
-    if balance == "pairs" and tiles <= 64 and in_full(pairs * heads, programs):
-        told |= dict(items=pairs * heads, tiles=pairs, per_item=2)
-    elif balance == "tiles":
-        told |= dict(items=tiles * heads, tiles=tiles)
-    else:
-        parts = min(4, max(tiles // 2, 1)) if tiles * heads < 12 * programs else 1
-        programs = parts * cdiv(tiles, parts) * heads
-        told |= dict(items=programs, tiles=cdiv(tiles, parts))
-    return (min(programs, told["items"]),), told
+    programs = multiprocessors(told["q_desc"].base.device)
+    parts = min(4, max(tiles // 2, 1)) if tiles * group * groups < 12 * programs else 1
+    tiles = cdiv(tiles, parts)
+    items = group * groups * parts * tiles
+    told |= dict(group=group, groups=groups, tiles=tiles, items=items, K_STAGES=2 if columns <= 64 else 1)
+    return (items if columns > 128 else min(programs, items),), told
 
 
 def precision(x):

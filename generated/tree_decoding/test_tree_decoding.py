@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ba2911f141c0ed6c
-#   text hash     018059f5d2d0a57e
+#   content hash  5453134b06b2d675
+#   text hash     51c0333ab0094d77
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -213,48 +213,6 @@ def test_programs_take_items_in_turns_that_have_as_much_to_do(
     assert told["tiles"] == tiles
 
 
-@pytest.mark.parametrize(
-    ("balance", "tiles", "columns", "found"),
-    [
-        ({"balance": "tiles"}, 64, 64, (10, 768, 64, 1, 2)),
-        ({"balance": "tiles"}, 3, 128, (10, 36, 3, 1, 1)),
-        ({"balance": "pairs"}, 64, 64, (10, 384, 32, 2, 2)),
-        ({"balance": "pairs"}, 31, 128, (10, 192, 16, 2, 1)),  # one of them with a tile alone
-        ({"balance": "pairs"}, 66, 128, (792, 792, 66, 1, 1)),
-        ({"balance": "pairs"}, 1, 128, (12, 12, 1, 1, 1)),  # ten programs would go through twelve pairs by twos
-        ({}, 4, 128, (48, 48, 2, 1, 1)),  # first the early tiles of all heads
-        ({}, 9, 256, (144, 144, 3, 1, 1)),  # the last quarter of nine tiles has none
-        ({}, 31, 64, (372, 372, 31, 1, 2)),
-    ],
-)
-@pytest.mark.parametrize("axis", [0, 1])
-def test_items_hold_each_tile_of_keys_once(
-    axis: int,
-    balance: dict[str, str],
-    tiles: int,
-    columns: int,
-    found: tuple[int, ...],
-    runtime: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(runtime, "multiprocessors", lambda device: 10)
-    told = {"TILE_AXIS": axis, "BLOCK_D": columns, "q_desc": SimpleNamespace(base=SimpleNamespace(device="gpu"))}
-    grid = (tiles, 4, 3) if axis == 0 else (4, tiles, 3)  # three groups of four heads
-    (programs,), told = runtime.keys_in_turns(grid, told | balance)
-    items, of_head, per_item = told["items"], told["tiles"], told["per_item"]
-    assert (programs, items, of_head, per_item, told["K_STAGES"]) == found
-    # as the kernel counts: groups of heads, once for each part of the tiles, then tiles, and heads within a group
-    seen = []
-    for item in range(items):
-        rest, head = divmod(item, told["group"])
-        rest, tile = divmod(rest, of_head)
-        early = rest // told["groups"] * of_head + tile
-        head += rest % told["groups"] * told["group"]
-        seen += [(head, early), (head, 2 * of_head - 1 - early)][:per_item]
-    assert len(set(seen)) == len(seen)
-    assert {(head, tile) for head, tile in seen if tile < tiles} == {(h, t) for h in range(12) for t in range(tiles)}
-
-
 def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is remembered of a first launch on a Hopper GPU that fails or does not."""
 

@@ -213,8 +213,7 @@ def _on_hopper(plan: Plan) -> Iterator[Row]:
         "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs",
     )
     yield "tiles, group", "tiles of queries of a head, and heads of a group"
-    yield "order", "these four"
-    yield "each", "items of a head"
+    yield "order", "these four, which `digits` counts by"
     yield (
         "place, step",
         "a program's item and the way to its next one, as (group, tile or pair, head of the group)",
@@ -251,15 +250,12 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "dq_sum_desc", "the same as [.., 256]: 16 such rows are a [64, 64] tile"
     yield "sum_row", f"the first row of the {whole} and head there"
     yield "sum_tile", f"the first [64, 64] tile of the {whole} and head there"
-    yield "items, per_item", "what programs take in turns, and its tiles of keys: 1, or 2 where they make pairs"
-    yield "tiles", "items of a head, or where each has a program and these are few, those of them that start together"
+    yield "items", "tiles of keys that programs take"
+    yield "tiles", "tiles of keys that a head has, or where there are few, those of them that come together"
     yield "group, groups", "key heads of a group, and how many groups there are"
-    yield "order", "these five"
-    yield (
-        "place, step",
-        "a program's item and the way to its next one, as (group, tile or pair, head of it); `place` also in dq_sum",
-    )
-    yield "early, half", "the number of an item's early tile; which tile of the item: 0 for that one"
+    yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
+    yield "taken_ptr", "how many tiles programs have taken beside the first of each"
+    yield "places", "for each stage of keys which tile of which head it is"
     yield "STAGES, K_STAGES", "stages of the buffers of queries and of dout, and of those of keys and of values"
     yield (
         "keys, exchange, queries",
@@ -293,8 +289,7 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
         "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "
         "with their barriers",
         "WORKERS": "how many times 64 keys a program has, for load_tiles: once",
-        "order": "these five, for load_tiles; one tile is all that a program has",
-        "kv_free": "barriers that load_tiles asks before it copies the next keys: here there are none",
+        "kv_free": "a barrier that all groups are done with them",
         "lengths": "what load_tiles takes of the kernel's parameters",
         "terms": "a tuple that make_dv makes for its steps: what none of them changes",
         "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",

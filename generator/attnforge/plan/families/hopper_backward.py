@@ -21,7 +21,7 @@ from .partition import numbers_first, partition
 from .portable import in_groups
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
-_ORDER = ("items", "tiles", "group", "groups", "per_item")  # of tiles: runtime.py tells it out of a grid
+_ORDER = ("items", "tiles", "group", "groups")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
 
 
@@ -96,6 +96,7 @@ class Backward:
             Parameter("delta_ptr", "*fp32", "delta"),
             Parameter("dk_ptr", "*T", "dk", written=True),
             Parameter("dv_ptr", "*T", "dv", written=True),
+            Parameter("taken_ptr", "*i32", "taken", written=True),
             *p.sizes(),
             *p.storage.aligned(),
             *p.given(terms),
@@ -158,23 +159,15 @@ class Backward:
 
     @property
     def _enter(self) -> tuple[Statement, ...]:
-        """Which tile, head and sequence is at hand; behind a sequence's end there are still rows to clear."""
+        """Which tile, head and sequence a place is; behind a sequence's end there are still rows to clear."""
         a = self.shared.analysis
         return (
-            *self._tile,
-            Statement("head", "place[0] % groups * group + place[2]"),
+            Statement("tile", "place // group % tiles + place // (group * tiles * groups) * tiles"),
+            Statement("head", "place % group + place // (group * tiles) % groups * group"),
             *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
             Statement(f"b, {a.kv}", f"head // {a.kv_heads}, head % {a.kv_heads}"),
             Statement("k_start", "tile * BLOCK_N"),
             *a.storage.found("qk"),
-        )
-
-    @property
-    def _tile(self) -> tuple[Statement, ...]:
-        """The tile at hand: of a pair the early one, then the one as far from the end; one behind it has no keys."""
-        return (
-            Statement("early", "place[0] // groups * tiles + place[1]"),
-            Statement("tile", "tl.where(half == 0, early, 2 * tiles - 1 - early)"),
         )
 
     @property
@@ -188,11 +181,11 @@ class Backward:
             *self._loops(self.step.call).blocks,
         )
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
-        given = ("order", "keys", "exchange", "queries", "dq_sum_desc")
+        given = ("keys", "exchange", "queries", "dq_sum_desc")
         constants = ("D", "DV", "BLOCK_D", "BLOCK_DV", "K_STAGES", "WORKERS")
-        share = ("tile * WORKERS + WORKER", "items * per_item // (group * groups) * WORKERS", "WIDE")
+        share = ("tile * WORKERS + WORKER", "items // (group * groups) * WORKERS", "WIDE")
         cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
-        work = self._role("arguments", body, stored, given, constants, cleared)
+        work = self._role("arguments", body, stored, given, constants, cleared, found=("tile", "head", f"b, {a.kv}"))
         loader = self.loader
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
@@ -201,7 +194,7 @@ class Backward:
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
             "keys_loaded": self._keys_loaded,
             "queries_loaded": self._queries_loaded,
-            "packed": (*self._packed(work, loader), self.order),
+            "packed": self._packed(work, loader),
         }
         texts = {
             "work_takes": ", ".join(work.taken),
@@ -210,13 +203,9 @@ class Backward:
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
             "ones": self._ones,
+            "heads": f"b, {a.kv}",
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self._grid, self.step, blocks, texts)
-
-    @property
-    def order(self) -> Bundle:
-        """The order of tiles, for those who go through them."""
-        return Bundle("order", _ORDER, packs=True)
 
     @property
     def _grid(self) -> str:
@@ -251,13 +240,13 @@ class Backward:
     @cached_property
     def loader(self) -> Role:
         """The warp that loads."""
-        p, terms = self.shared, self.terms
+        p, a, terms = self.shared, self.shared.analysis, self.terms
         loops = self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
         head_loads = needed(tuple(map(self._laid_out, terms.loads("head"))), reads(loops.range))
         body = (Statement("row_base", p.storage.head_rows), *head_loads, *loops.blocks)
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
-        given = ("order", "keys", "queries", *tiles, *(("come",) if self.cut else ()))
-        read = {"lse_ptr", "delta_ptr", "k_len", *reads(self._keys_loaded)}
+        given = ("keys", "queries", *tiles, *(("come",) if self.cut else ()))
+        read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "tile", "b", a.kv, "k_len", *reads(self._keys_loaded)}
         return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"))
 
     def _role(
@@ -269,15 +258,15 @@ class Backward:
         constants: tuple[str, ...],
         cleared: tuple[Block, ...] = (),
         fixed: tuple[str, ...] = _FIXED,
+        found: tuple[str, ...] = (),
     ) -> Role:
         """Those warps that do `body` for each head, are `given` buffers, and read some names besides."""
         a, terms, known, heads = self.shared.analysis, self.terms, self._known, self._by_head(body)
         rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *a.scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
-        enter = needed(self._enter, read)
-        parts = (q for q in self.parts if "order" not in given or q.name not in _ORDER)
-        taken = partition(bundle, parts, read | reads(enter), given, fixed, constants)
+        enter = needed((x for x in self._enter if x.target not in found), read)
+        taken = partition(bundle, self.parts, read | reads(enter), given, fixed, constants)
         numbers, own = numbers_first(terms, own)
         return Role(taken.bundle, taken.taken, numbers, enter, cleared, own, (*known, *heads))
 

@@ -23,12 +23,9 @@ class Wide(Backward):
         return ""
 
     @property
-    def _tile(self) -> tuple[Statement, ...]:
-        """The tile of a program, which has no other one."""
-        return (
-            Statement("place", "digits(tl.program_id(0), tiles, group)"),
-            Statement("tile", "place[0] // groups * tiles + place[1]"),
-        )
+    def _enter(self) -> tuple[Statement, ...]:
+        """The same of the one tile that a program has."""
+        return (Statement("place", "tl.program_id(0)"), *super()._enter)
 
     @cached_property
     def loader(self) -> Role:
@@ -49,7 +46,7 @@ class Wide(Backward):
     def kernel(self) -> Kernel:
         """The kernel."""
         roles = self._roles
-        packed = (*self._packed(*roles.values(), self.loader), self.order)
+        packed = self._packed(*roles.values(), self.loader)
         blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": packed}
         for name, role in roles.items():
             blocks |= role.blocks(name)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96470f8da6acadae
-#   text hash     e37b6dfa0493be24
+#   content hash  172871a877a07473
+#   text hash     275cb4248036892c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96470f8da6acadae
-#   text hash     95a6f5b19ef9e1d9
+#   content hash  172871a877a07473
+#   text hash     17f23102d59236f2
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96470f8da6acadae
-#   text hash     1459c45621914a47
+#   content hash  172871a877a07473
+#   text hash     ae42fb129ab07eb0
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

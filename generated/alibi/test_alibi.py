@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96470f8da6acadae
-#   text hash     e8bcb5e7b71e876b
+#   content hash  172871a877a07473
+#   text hash     dbbf16e6ce687fb2
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96470f8da6acadae
-#   text hash     13bda0eee6f8d6f0
+#   content hash  172871a877a07473
+#   text hash     9b8adc44a777e853
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

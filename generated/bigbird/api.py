@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  eb65adbdb36b8124
-#   text hash     cd13cb8d6d2ac3e0
+#   content hash  980ddd0f62acec5b
+#   text hash     562f0e3ed739ccc7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

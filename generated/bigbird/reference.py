@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  eb65adbdb36b8124
-#   text hash     c010f117ab7ea805
+#   content hash  980ddd0f62acec5b
+#   text hash     45a6dad591d0a93b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6b8a2f1c752997b7
-#   text hash     abfaf05176c917b5
+#   content hash  9807de8edc318b27
+#   text hash     6410dccc8c5ff4d1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6b8a2f1c752997b7
-#   text hash     50995c7b28984ac9
+#   content hash  9807de8edc318b27
+#   text hash     9d7466b208e6a6ab
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6b8a2f1c752997b7
-#   text hash     1d1964020cb0cde6
+#   content hash  9807de8edc318b27
+#   text hash     53660442a02f62e2
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6b8a2f1c752997b7
-#   text hash     dfe4b0f40f42d834
+#   content hash  9807de8edc318b27
+#   text hash     795a0967d7d22e4b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

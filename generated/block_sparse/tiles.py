@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6b8a2f1c752997b7
-#   text hash     fe1ea328e93e43af
+#   content hash  9807de8edc318b27
+#   text hash     a7fc187d98d41320
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81edc2052ac37fff
-#   text hash     8f1e7b5a1dd3e021
+#   content hash  32bca60e5aa03fd8
+#   text hash     77ddd00adc22e8ce
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81edc2052ac37fff
-#   text hash     18a3af7a1dd08b33
+#   content hash  32bca60e5aa03fd8
+#   text hash     9bb4771c959847a1
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81edc2052ac37fff
-#   text hash     e68a977812e9d355
+#   content hash  32bca60e5aa03fd8
+#   text hash     af1c8fde49f2e9d2
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

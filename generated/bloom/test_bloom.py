@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81edc2052ac37fff
-#   text hash     d94e3232080513d1
+#   content hash  32bca60e5aa03fd8
+#   text hash     bf513712188191b6
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

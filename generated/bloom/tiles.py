@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81edc2052ac37fff
-#   text hash     372f4fc5a9e6bc06
+#   content hash  32bca60e5aa03fd8
+#   text hash     20668dad709ed393
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     527370cde45eac33
+#   content hash  c1760b2e9e23cd4f
+#   text hash     d384c3b799a0d217
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

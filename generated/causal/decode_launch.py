@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     218286b8cd51615d
+#   content hash  c1760b2e9e23cd4f
+#   text hash     317b906c550b7a59
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

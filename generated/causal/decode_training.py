@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     b52bbff230482f62
+#   content hash  c1760b2e9e23cd4f
+#   text hash     c6c7e8f826c8c9a2
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

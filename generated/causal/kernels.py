@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     c0f6f96546e18da5
+#   content hash  c1760b2e9e23cd4f
+#   text hash     56a4e46f08e333b1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     f2f10ba9d31f7729
+#   content hash  c1760b2e9e23cd4f
+#   text hash     9c8ff797abbd06c2
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     80dcd368228dd6fa
+#   content hash  c1760b2e9e23cd4f
+#   text hash     a30dc77c80720788
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

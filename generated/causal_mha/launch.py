@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc9eb561c4154570
-#   text hash     b80a765aea759112
+#   content hash  c94f55b7fa752757
+#   text hash     d17112e1bbeb228a
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc9eb561c4154570
-#   text hash     38b92b42a363fedd
+#   content hash  c94f55b7fa752757
+#   text hash     f4530bb88d33c248
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

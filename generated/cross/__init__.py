@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2aeb51cf1bb9085
-#   text hash     d3abe028f541b15c
+#   content hash  a7bc26e236ccf515
+#   text hash     6faad4c72dddc633
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

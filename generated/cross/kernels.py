@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2aeb51cf1bb9085
-#   text hash     843531a3c878e323
+#   content hash  a7bc26e236ccf515
+#   text hash     676c1c7e9ecc0f78
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

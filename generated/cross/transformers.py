@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2aeb51cf1bb9085
-#   text hash     e62de87ec891399e
+#   content hash  a7bc26e236ccf515
+#   text hash     26a7f6b1c244ff5e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b44c0378b15581e9
-#   text hash     6c6ec7dac0a3993b
+#   content hash  49dffaefb85fff12
+#   text hash     eb19063842949c88
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b44c0378b15581e9
-#   text hash     139a71d741546f3b
+#   content hash  49dffaefb85fff12
+#   text hash     ca6dc9121741b7ea
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b44c0378b15581e9
-#   text hash     28e1312a407be074
+#   content hash  49dffaefb85fff12
+#   text hash     6aa435c3197e299f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

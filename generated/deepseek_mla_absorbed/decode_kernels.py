@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  335c5a6330572b90
-#   text hash     d02e9c1d119fe1c5
+#   content hash  c137e13803a8e080
+#   text hash     e4c5da12f5fdef9d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

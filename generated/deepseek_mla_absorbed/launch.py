@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  335c5a6330572b90
-#   text hash     1c5903d680ea9677
+#   content hash  c137e13803a8e080
+#   text hash     b67b2f01dc52ace2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

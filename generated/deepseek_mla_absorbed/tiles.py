@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  335c5a6330572b90
-#   text hash     315b854d35f7fb53
+#   content hash  c137e13803a8e080
+#   text hash     c58d9bb01994a12c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

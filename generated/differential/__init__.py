@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38b887db13fe1d8a
-#   text hash     abf1b13f5aa4e45f
+#   content hash  3f96cad090c42022
+#   text hash     97c3da821d8574fc
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

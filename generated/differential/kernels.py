@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38b887db13fe1d8a
-#   text hash     7a1a2f5ee4f9413d
+#   content hash  3f96cad090c42022
+#   text hash     67a2b70862a5f5f0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a1f927f3a4eb50a9
-#   text hash     dbb6b448fef59f16
+#   content hash  ce9f7caeff648f6e
+#   text hash     ef7cb4e989640516
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a1f927f3a4eb50a9
-#   text hash     1f5dd45e88a32ddb
+#   content hash  ce9f7caeff648f6e
+#   text hash     adced3621befc3e8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

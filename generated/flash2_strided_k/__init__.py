@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b1c15b7d3ef7800
-#   text hash     493ed787d2fe5f00
+#   content hash  c410996c46aebd74
+#   text hash     63776f534cc6dd05
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b1c15b7d3ef7800
-#   text hash     c289aa65ce594d45
+#   content hash  c410996c46aebd74
+#   text hash     2521a8866cce9811
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b1c15b7d3ef7800
-#   text hash     18d88f0f2c019aa6
+#   content hash  c410996c46aebd74
+#   text hash     ff0e6b2f1ec823c3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b1c15b7d3ef7800
-#   text hash     4265d800570792b7
+#   content hash  c410996c46aebd74
+#   text hash     40f4685e44030cd8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

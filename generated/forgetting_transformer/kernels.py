@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  484e1d6a905cc04a
-#   text hash     333616b2cb333264
+#   content hash  18034c7aac64594a
+#   text hash     6be188b038c7b280
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  484e1d6a905cc04a
-#   text hash     356486566927726b
+#   content hash  18034c7aac64594a
+#   text hash     362dc03f9b9f86f3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

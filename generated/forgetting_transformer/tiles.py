@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  484e1d6a905cc04a
-#   text hash     5da3c26e0f4f594d
+#   content hash  18034c7aac64594a
+#   text hash     243a5e4a6b80d018
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     4180f885cb544904
+#   content hash  5d1fd0875c50bf4c
+#   text hash     3e50cbf4e6cd1d27
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

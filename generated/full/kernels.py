@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     43a3db5b2200ad9f
+#   content hash  5d1fd0875c50bf4c
+#   text hash     efc25fcb24a7f25b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

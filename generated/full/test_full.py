@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     d21f3ca6073fda19
+#   content hash  5d1fd0875c50bf4c
+#   text hash     057ce387acea9780
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  53d60d601f06cf13
-#   text hash     d1153504d01e2790
+#   content hash  98a267604bcbaf65
+#   text hash     8ab526bb0ccd96e5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  13d440e8e95c1367
-#   text hash     288f1f067bd1d298
+#   content hash  95109a60a221eabb
+#   text hash     e85deae3a0286b74
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  13d440e8e95c1367
-#   text hash     76757b0ad7c39fe0
+#   content hash  95109a60a221eabb
+#   text hash     c508d05053c03213
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  13d440e8e95c1367
-#   text hash     c8fc8e2c42282f3a
+#   content hash  95109a60a221eabb
+#   text hash     259fdae6210e0d1d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  13d440e8e95c1367
-#   text hash     152e1054344491c1
+#   content hash  95109a60a221eabb
+#   text hash     d57c2acfea3e45ac
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

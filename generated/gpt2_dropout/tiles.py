@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b67a48126f09b257
-#   text hash     7e262b7659c3fcd6
+#   content hash  0b89da57b89b6965
+#   text hash     11cdfef36b5b8a3a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2b8344e539ddfb0c
-#   text hash     35e1c9e762f41324
+#   content hash  c0fcb497df082e02
+#   text hash     caa1c60923f01305
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2b8344e539ddfb0c
-#   text hash     af9c62237d5abda2
+#   content hash  c0fcb497df082e02
+#   text hash     47de301b1b59b076
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2b8344e539ddfb0c
-#   text hash     f107300e6e7b543e
+#   content hash  c0fcb497df082e02
+#   text hash     ab0f08a288cb700e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

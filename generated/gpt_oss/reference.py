@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2b8344e539ddfb0c
-#   text hash     8b88e38d971db32a
+#   content hash  c0fcb497df082e02
+#   text hash     f2b75ad1f684f124
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  541e23fb8d4f1351
-#   text hash     b949ef8a13ca78dc
+#   content hash  598f418a7b4876da
+#   text hash     d8de580ed9ef967b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

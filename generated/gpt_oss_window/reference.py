@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  541e23fb8d4f1351
-#   text hash     b33e22843f81b87a
+#   content hash  598f418a7b4876da
+#   text hash     76bfc05c3a9d670e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

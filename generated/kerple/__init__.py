@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  75cee10418dc6a10
-#   text hash     85763c2847e8d6e5
+#   content hash  121a744bdb8e09b8
+#   text hash     ca5df5a04746e4e7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e50be58777f47d3
-#   text hash     9e5e1584b79836f9
+#   content hash  2255f830e83ee020
+#   text hash     20c610b8aa0fa50b
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e50be58777f47d3
-#   text hash     a682b85be4535b38
+#   content hash  2255f830e83ee020
+#   text hash     518fd93b20e32637
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e50be58777f47d3
-#   text hash     1fbca63d9abab1b9
+#   content hash  2255f830e83ee020
+#   text hash     5798ddf86b96c30d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

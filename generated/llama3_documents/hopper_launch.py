@@ -1,10 +1,12 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37fb12f9769a6848
-#   text hash     1f531480317dd50a
+#   content hash  698f7a5f8e960117
+#   text hash     3de0b06dbe9a02e4
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
+
+import torch
 
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
@@ -18,8 +20,9 @@ def differentiate(
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
+    taken = lse.new_empty(1, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
@@ -31,7 +34,8 @@ def differentiate(
     if block_n > 64:
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale), in_q_segments, in_k_segments, query_ranges),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), in_q_segments, in_k_segments,
+             query_ranges),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
@@ -49,7 +53,8 @@ def differentiate(
     else:
         runtime.launch(
             cache, wide.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale), in_q_segments, in_k_segments, query_ranges),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), in_q_segments, in_k_segments,
+             query_ranges),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),

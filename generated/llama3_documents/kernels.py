@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37fb12f9769a6848
-#   text hash     b7589750f32cf1b6
+#   content hash  698f7a5f8e960117
+#   text hash     c412373b371b5b26
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35c80293cf7834ed
-#   text hash     61a6d565e4683b81
+#   content hash  9112eaa8d1cd7660
+#   text hash     947026f484792263
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35c80293cf7834ed
-#   text hash     6ac0dba214ef41a2
+#   content hash  9112eaa8d1cd7660
+#   text hash     1df0c42e2bfe86c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

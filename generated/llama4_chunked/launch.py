@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35c80293cf7834ed
-#   text hash     54e8f394878592dd
+#   content hash  9112eaa8d1cd7660
+#   text hash     ce5ee17ae8d9e04d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  7aa8f62a0cb8b83e
-#   text hash     d34055d757ecdfca
+#   content hash  87552ef3876d5b37
+#   text hash     601d9c1901252adb
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -552,17 +552,22 @@ def in_turns(grid, told):
 
 
 def in_parts(grid, told):
-    """Grid and arguments of a kernel in Gluon whose programs each have a tile, out of a portable one's.
+    """Grid and arguments of a kernel in Gluon whose programs take one tile after the other, out of a portable one's.
 
     Where there are few, the first tiles of all heads come first, group by group, then the next ones: early tiles have the
-    most to do where late queries see more, so that the programs that begin last have the least.
+    most to do where late queries see more, so that those that come last have the least. Where there are many, each
+    multiprocessor has one program, which takes the next tile that none has taken; where there are few, or two stages of keys
+    do not fit, each tile has one.
     """
-    axis = told["TILE_AXIS"]
+    axis, columns = told["TILE_AXIS"], told["BLOCK_D"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
-    few = 12 * multiprocessors(told["q_desc"].base.device)
-    parts = min(4, max(tiles // 2, 1)) if tiles * group * groups < few else 1
-    told |= dict(group=group, groups=groups, tiles=cdiv(tiles, parts))
-    return (group * groups * parts * told["tiles"],), told
+    programs = multiprocessors(told["q_desc"].base.device)
+    few = tiles * group * groups < 12 * programs
+    parts = min(4, max(tiles // 2, 1)) if few else 1
+    tiles = cdiv(tiles, parts)
+    items, stages = group * groups * parts * tiles, 1 if few or columns > 64 else 2
+    told |= dict(group=group, groups=groups, tiles=tiles, items=items, K_STAGES=stages)
+    return (items if stages == 1 else programs,), told
 
 
 def precision(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35c80293cf7834ed
-#   text hash     9cc0497bbf21a863
+#   content hash  9112eaa8d1cd7660
+#   text hash     ea382866768bdc92
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

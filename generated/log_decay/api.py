@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28906e9a595c5402
-#   text hash     a0a6e9146ee46d6a
+#   content hash  a7f4073ac091d187
+#   text hash     30662afaf97206fc
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28906e9a595c5402
-#   text hash     9023cf349b9ec197
+#   content hash  a7f4073ac091d187
+#   text hash     6f06a5e55b10317b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

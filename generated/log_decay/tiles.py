@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28906e9a595c5402
-#   text hash     a867c426bafbcbff
+#   content hash  a7f4073ac091d187
+#   text hash     363461a31399a3a5
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

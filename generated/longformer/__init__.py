@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e0083742f8263dfa
-#   text hash     51125e596c8101b8
+#   content hash  cc8716443868fb7f
+#   text hash     33e8278f07d82f54
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e0083742f8263dfa
-#   text hash     c6bd2a5034d29de5
+#   content hash  cc8716443868fb7f
+#   text hash     93c87656a67e9953
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e0083742f8263dfa
-#   text hash     1803be9f6e8aff51
+#   content hash  cc8716443868fb7f
+#   text hash     e2744d546f17c5b6
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

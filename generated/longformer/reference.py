@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e0083742f8263dfa
-#   text hash     be20f2b6c7942ee2
+#   content hash  cc8716443868fb7f
+#   text hash     d02042b19266dbfd
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e0083742f8263dfa
-#   text hash     9ecd421bde0e46a2
+#   content hash  cc8716443868fb7f
+#   text hash     40901a4d6cd3aece
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

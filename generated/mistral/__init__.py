@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3e16b736ea70419f
-#   text hash     3ed73f38c12c2ad9
+#   content hash  0002358191d381f4
+#   text hash     61cde2c72caf0316
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3e16b736ea70419f
-#   text hash     d18c1cc1ba7bd936
+#   content hash  0002358191d381f4
+#   text hash     be8387b8c3b5c1ef
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

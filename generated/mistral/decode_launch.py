@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3e16b736ea70419f
-#   text hash     8243ed777f383ba7
+#   content hash  0002358191d381f4
+#   text hash     f04cd8c15e509541
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3e16b736ea70419f
-#   text hash     58dca5f1b0aba6e1
+#   content hash  0002358191d381f4
+#   text hash     78dac7509b6c243f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

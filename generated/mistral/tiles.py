@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3e16b736ea70419f
-#   text hash     a6802f24e4bcbe6e
+#   content hash  0002358191d381f4
+#   text hash     9d6c1c0c3c1c6e78
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5f72d047aa0d81
-#   text hash     1f5e4f5592f6ac6c
+#   content hash  9a38dc7b0ab49255
+#   text hash     0622d0d8c5e02024
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5f72d047aa0d81
-#   text hash     4498fd5243857a5c
+#   content hash  9a38dc7b0ab49255
+#   text hash     ffceeee3dda3f815
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5f72d047aa0d81
-#   text hash     bfe475a958ea2def
+#   content hash  9a38dc7b0ab49255
+#   text hash     0eb4496e05694102
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

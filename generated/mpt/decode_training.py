@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5f72d047aa0d81
-#   text hash     11955b13df9bf9cf
+#   content hash  9a38dc7b0ab49255
+#   text hash     6e6a811421cc6709
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

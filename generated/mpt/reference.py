@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5f72d047aa0d81
-#   text hash     5218d79b33867c8e
+#   content hash  9a38dc7b0ab49255
+#   text hash     c303266e925918f7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

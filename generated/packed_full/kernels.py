@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9abe32846c57fae
-#   text hash     31ce098ccc8f9c76
+#   content hash  adadf7af8316d187
+#   text hash     cdaeb47dd86b8848
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

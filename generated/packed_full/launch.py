@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9abe32846c57fae
-#   text hash     ff9b42403c3ad70d
+#   content hash  adadf7af8316d187
+#   text hash     71ebe9903fb76b8c
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

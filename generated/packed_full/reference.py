@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9abe32846c57fae
-#   text hash     a2ca51b665095508
+#   content hash  adadf7af8316d187
+#   text hash     2da21e48061ea2a1
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9abe32846c57fae
-#   text hash     7b83be5b3d92109c
+#   content hash  adadf7af8316d187
+#   text hash     a8721e9e54b3cd62
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2bebd5d5a9ff3780
-#   text hash     8ec6669d24f5f2ca
+#   content hash  4a2f288c93fa5b32
+#   text hash     42f4ce5d5cbd047f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

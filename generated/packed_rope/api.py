@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f44d703eeb2f8bc
-#   text hash     64f8b50e56fc72d5
+#   content hash  e2750754ff84dbf8
+#   text hash     9514138ce4ba0bbe
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

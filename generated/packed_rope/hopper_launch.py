@@ -1,10 +1,12 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f44d703eeb2f8bc
-#   text hash     b02170716c7a5f89
+#   content hash  e2750754ff84dbf8
+#   text hash     ededa60c7ffd823d
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
+
+import torch
 
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
@@ -18,8 +20,9 @@ def differentiate(
     dq_sum = lse.new_empty(
         q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
+    taken = lse.new_empty(1, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta, cu_seqlens_q),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, cu_seqlens_q),
         grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
@@ -31,7 +34,7 @@ def differentiate(
     if block_n > 64:
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout,
                 dq_sum),
             from_shapes=lambda: dict(
@@ -48,7 +51,7 @@ def differentiate(
     else:
         runtime.launch(
             cache, wide.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout,
                 dq_sum),
             from_shapes=lambda: dict(

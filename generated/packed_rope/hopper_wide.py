@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f44d703eeb2f8bc
-#   text hash     5c58d16993653202
+#   content hash  e2750754ff84dbf8
+#   text hash     35d33bf68f4972ec
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -42,11 +42,13 @@ Symbols
                               BLOCK_M queries of each sequence, and columns for whole tiles of 64
     sum_tile                  the first [64, 64] tile of the sequence and head there
     share_tile                the first one of the queries at hand
+    items                     tiles of keys that programs take
+    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
     group, groups             key heads of a group of heads, and how many such groups there are
-    tiles                     tiles of keys that a head has, or where programs are few, those of them that start
-                              together
-    place                     which program this is, in the order in which they start; also a place in dq_sum
-    STAGES                    stages of the buffers of queries and of dout
+    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
+    taken_ptr                 how many tiles programs have taken beside the first of each
+    places                    for each stage of keys which tile of which head it is
+    STAGES, K_STAGES          stages of the buffers of queries and of dout, and of those of keys and of values
     keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
                               their barriers
     WORKERS                   how many times 64 keys a program has, for load_tiles: once
@@ -58,7 +60,8 @@ Symbols
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     come                      a barrier that the next sequence's rows came along: the loader clears them before others
                               look
-    kv_ready                  a barrier that keys and values have come
+    kv_ready                  for each stage of these a barrier that keys and values have come
+    kv_free                   a barrier that all groups are done with them
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
     below                     -delta in each row of a tile of scores: a product adds dp to it
@@ -198,9 +201,9 @@ def make_dv(
     """Store dV of a program's keys."""
     (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, group, groups, tiles
+        sequences, tiles, group, groups
     ) = for_dv  # fmt: skip
-    k_buffer, v_buffer, kv_ready = keys
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
@@ -228,7 +231,7 @@ def make_dv(
         scale_log2 = scale * LOG2E
         # [64, BLOCK_DV]
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-        mbarrier.wait(kv_ready, 0)
+        mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
@@ -261,9 +264,9 @@ def make_dk(
     """Store dK of a program's keys."""
     (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, group, groups, tiles
+        sequences, tiles, group, groups
     ) = for_dk  # fmt: skip
-    k_buffer, v_buffer, kv_ready = keys
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
@@ -291,7 +294,7 @@ def make_dk(
         # [64, 128], [64, REST]
         dk = gl.full([64, 128], 0.0, gl.float32, OUT)
         dk_rest = gl.full([64, REST], 0.0, gl.float32, OUT_REST)
-        mbarrier.wait(kv_ready, 0)
+        mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
@@ -320,9 +323,9 @@ def make_dq(
     """Add a program's share of dQ to memory."""
     (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
-        sequences, group, groups, tiles
+        sequences, tiles, group, groups
     ) = for_dq  # fmt: skip
-    k_buffer, v_buffer, kv_ready = keys
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     place = tl.program_id(0)
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     head = place % group + place // (group * tiles) % groups * group
@@ -337,7 +340,7 @@ def make_dq(
         q_begin = k_len - q_len
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-        mbarrier.wait(kv_ready, 0)
+        mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
@@ -364,31 +367,34 @@ def make_dq(
         "Hq",
         "sequences",
         "q_rows",
+        "items",
+        "tiles",
         "group",
         "groups",
-        "tiles",
     ]
 )
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, group, groups,
-    tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences,
+    q_rows, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
     gl.static_assert((BLOCK_M == 64) & (BLOCK_N == 64), "a group of warps makes tiles of 64 queries by 64 keys")
     WORKERS: gl.constexpr = BLOCK_N // 64
-    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 64, BLOCK_D], k_desc.layout)
-    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 64, BLOCK_DV], v_desc.layout)
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [K_STAGES * WORKERS, 1, 64, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [K_STAGES * WORKERS, 1, 64, BLOCK_DV], v_desc.layout)
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, BLOCK_M, BLOCK_D], q_desc.layout)
     dout_buffer = gl.allocate_shared_memory(dout_desc.dtype, [STAGES, 1, BLOCK_M, BLOCK_DV], dout_desc.layout)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    places = gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN)
     weights = gl.allocate_shared_memory(gl.float32, [16, 256], gl.SwizzledSharedLayout(4, 1, 1, [1, 0]))
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2, 64, BLOCK_M], TILE)
-    keys = (k_buffer, v_buffer, barriers(1, 1).index(0))
+    keys = (k_buffer, v_buffer, barriers(K_STAGES, 1), barriers(K_STAGES, 3), places)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2), barriers(STAGES, 2)
     )  # fmt: skip
@@ -399,19 +405,19 @@ def backward(
     fence_async_shared()
     for_dv = (
         dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, group, groups, tiles
+        sequences, tiles, group, groups
     )  # fmt: skip
     for_dk = (
         dk_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
-        sequences, group, groups, tiles
+        sequences, tiles, group, groups
     )  # fmt: skip
     for_dq = (
         dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
-        sequences, group, groups, tiles
+        sequences, tiles, group, groups
     )  # fmt: skip
     lengths = (
-        lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, Hq, q_rows, group, groups, tiles
+        lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
+        max_seqlen_k, Hq, q_rows, items, tiles, group, groups
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(
@@ -427,7 +433,7 @@ def backward(
             )),
             (load_tiles, (
                 lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M, BLOCK_N, STAGES,
-                GROUP, WORKERS
+                GROUP, K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f44d703eeb2f8bc
-#   text hash     e7776925d2a456f2
+#   content hash  e2750754ff84dbf8
+#   text hash     f7dfed096260a360
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f44d703eeb2f8bc
-#   text hash     72698a7cbe94f631
+#   content hash  e2750754ff84dbf8
+#   text hash     dd4ea1750a54a829
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

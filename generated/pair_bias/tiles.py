@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b56c57044a7d78e3
-#   text hash     b9ab6387998080d8
+#   content hash  857c9ae0688e66f2
+#   text hash     71fe4a291271de97
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1985bcef001a17fc
-#   text hash     bb1b768ac66e8a42
+#   content hash  9dd18e2a4514ca42
+#   text hash     723a658b6046304d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1985bcef001a17fc
-#   text hash     80af1a4d4a0f71ae
+#   content hash  9dd18e2a4514ca42
+#   text hash     46c88e763e645f14
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

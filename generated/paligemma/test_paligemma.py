@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1985bcef001a17fc
-#   text hash     2f68d120ebc17067
+#   content hash  9dd18e2a4514ca42
+#   text hash     533b3e282354a646
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

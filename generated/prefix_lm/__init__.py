@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  283f6b9b3fe60528
-#   text hash     f2a4fe3e7d1091b8
+#   content hash  1e2b9032c74ab4b9
+#   text hash     e5eeffc928b0100c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

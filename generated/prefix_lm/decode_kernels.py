@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  283f6b9b3fe60528
-#   text hash     eb79c5adb78a1445
+#   content hash  1e2b9032c74ab4b9
+#   text hash     aa7072ed7deae361
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

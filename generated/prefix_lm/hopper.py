@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  283f6b9b3fe60528
-#   text hash     5432486574b6b7fd
+#   content hash  1e2b9032c74ab4b9
+#   text hash     d63c607a5c2501cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  283f6b9b3fe60528
-#   text hash     5664c224cfc8514b
+#   content hash  1e2b9032c74ab4b9
+#   text hash     3012b78446d42533
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

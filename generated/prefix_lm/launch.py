@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  283f6b9b3fe60528
-#   text hash     da9c0147b811d2ea
+#   content hash  1e2b9032c74ab4b9
+#   text hash     9f342ef202262220
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3600950a58d7aca6
-#   text hash     bb6327528a6ebea0
+#   content hash  39b780f83c4f5fef
+#   text hash     7e6cb98438789c66
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3600950a58d7aca6
-#   text hash     296c0916997d4ab5
+#   content hash  39b780f83c4f5fef
+#   text hash     b366567fad62e7f3
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,10 +1,12 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3600950a58d7aca6
-#   text hash     cee0488caf7030ef
+#   content hash  39b780f83c4f5fef
+#   text hash     236f8f021248bade
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
+
+import torch
 
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
@@ -18,8 +20,9 @@ def differentiate(
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
+    taken = lse.new_empty(1, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
@@ -30,7 +33,8 @@ def differentiate(
     )  # fmt: skip
     if block_n > 64:
         runtime.launch(
-            cache, kernels.backward, (block_m, block_n), (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale)),
+            cache, kernels.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
@@ -43,7 +47,8 @@ def differentiate(
         )  # fmt: skip
     else:
         runtime.launch(
-            cache, wide.backward, (block_m, block_n), (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale)),
+            cache, wide.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3600950a58d7aca6
-#   text hash     68d6d716f4bf8efe
+#   content hash  39b780f83c4f5fef
+#   text hash     d56276a2e16fa54d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3600950a58d7aca6
-#   text hash     441d9f2259f41358
+#   content hash  39b780f83c4f5fef
+#   text hash     56c0c8b4d688f488
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

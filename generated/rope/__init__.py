@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c94e280cbc980613
-#   text hash     102a7b08cb773288
+#   content hash  f6341243d6f7b65f
+#   text hash     7fe6fdf1ae4ae0ac
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c94e280cbc980613
-#   text hash     1c11a057144150db
+#   content hash  f6341243d6f7b65f
+#   text hash     60f51a35ad13fd1a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

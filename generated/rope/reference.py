@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c94e280cbc980613
-#   text hash     0431e6d2f50d5647
+#   content hash  f6341243d6f7b65f
+#   text hash     9527bad21d5a5b4a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

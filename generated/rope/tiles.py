@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c94e280cbc980613
-#   text hash     2ebf107e85f7d0c2
+#   content hash  f6341243d6f7b65f
+#   text hash     234a176ae642b8d6
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b4c5ab5b9f141222
-#   text hash     42f5a3e498468ff5
+#   content hash  ac0ce66e8ab73f02
+#   text hash     39f2f607164a70b8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b4c5ab5b9f141222
-#   text hash     d511b1c889c4ff73
+#   content hash  ac0ce66e8ab73f02
+#   text hash     c0a09dec9cd6458d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

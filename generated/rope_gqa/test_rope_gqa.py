@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b4c5ab5b9f141222
-#   text hash     b042d2084f066d5d
+#   content hash  ac0ce66e8ab73f02
+#   text hash     ea97f9db485c0e5a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b4c5ab5b9f141222
-#   text hash     2ebe6c296ba9f0cb
+#   content hash  ac0ce66e8ab73f02
+#   text hash     db2044ec5b2fedb9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f37cffa8be096a22
-#   text hash     89ed6e349b486445
+#   content hash  ad0d158865ff318d
+#   text hash     14ef6e8bd6f26395
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

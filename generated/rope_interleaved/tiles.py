@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f37cffa8be096a22
-#   text hash     7bacc8329157e549
+#   content hash  ad0d158865ff318d
+#   text hash     f560e0e552352489
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

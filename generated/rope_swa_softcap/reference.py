@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bc7ae0c3f607d47
-#   text hash     b50b5b7bc73268ba
+#   content hash  345376bfc61572bd
+#   text hash     3b57865c3bde956f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

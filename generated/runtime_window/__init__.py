@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  12147f697e32c976
-#   text hash     84de161aba99b552
+#   content hash  f7c2f4458c4dcc2e
+#   text hash     0b1e6e9c4bd76212
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  12147f697e32c976
-#   text hash     8cd837b0cdc3e94d
+#   content hash  f7c2f4458c4dcc2e
+#   text hash     b8e2706bea4fa1b2
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

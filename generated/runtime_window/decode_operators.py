@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  12147f697e32c976
-#   text hash     8c211effb017bf9e
+#   content hash  f7c2f4458c4dcc2e
+#   text hash     f4257bed4aab4657
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  12147f697e32c976
-#   text hash     d309d98d15a83d3a
+#   content hash  f7c2f4458c4dcc2e
+#   text hash     e82e06e97245813c
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

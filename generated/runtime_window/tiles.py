@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  12147f697e32c976
-#   text hash     7b1d0989c5809f35
+#   content hash  f7c2f4458c4dcc2e
+#   text hash     00a1ac43bad36b85
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

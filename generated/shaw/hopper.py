@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0b4944a67d902e66
-#   text hash     838b93bd313f24a1
+#   content hash  2f51d4e7aaa44429
+#   text hash     1a00ee1cca4d24de
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

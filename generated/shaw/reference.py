@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0b4944a67d902e66
-#   text hash     07fc07abffa1618c
+#   content hash  2f51d4e7aaa44429
+#   text hash     c8ee055bee921a2d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

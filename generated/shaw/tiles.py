@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0b4944a67d902e66
-#   text hash     47bb9c88bcdc83e4
+#   content hash  2f51d4e7aaa44429
+#   text hash     fd813c0cc640d5e4
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  786051547ed0df50
-#   text hash     325722ddbe2caca0
+#   content hash  87b9dafeb3624418
+#   text hash     092d8bb7a05aea6a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  786051547ed0df50
-#   text hash     3439af4b6df97ac8
+#   content hash  87b9dafeb3624418
+#   text hash     d1ba5d19c16a5f9c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

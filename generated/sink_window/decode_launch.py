@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  786051547ed0df50
-#   text hash     bfcff4f49989ce6d
+#   content hash  87b9dafeb3624418
+#   text hash     a8ccf24f3c314330
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

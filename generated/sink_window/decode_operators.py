@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  786051547ed0df50
-#   text hash     554d1d9a805b43cf
+#   content hash  87b9dafeb3624418
+#   text hash     b92e872c1186527d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

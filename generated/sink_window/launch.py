@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  786051547ed0df50
-#   text hash     b7676d3a78a715d4
+#   content hash  87b9dafeb3624418
+#   text hash     3e69743aa5025e83
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

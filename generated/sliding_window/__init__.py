@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  26799b58e5e6d904
-#   text hash     fbe4a93672c4da46
+#   content hash  3aba4349569869ad
+#   text hash     3fe9a2a80f38467c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  26799b58e5e6d904
-#   text hash     3f3710b3bee515da
+#   content hash  3aba4349569869ad
+#   text hash     0f8d34b1342cd8e4
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

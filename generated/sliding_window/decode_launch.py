@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  26799b58e5e6d904
-#   text hash     992e266dc93a486a
+#   content hash  3aba4349569869ad
+#   text hash     624bcf55dd74730e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,10 +1,12 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  26799b58e5e6d904
-#   text hash     3bdf70416823905a
+#   content hash  3aba4349569869ad
+#   text hash     1e77d688f84c758e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
+
+import torch
 
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
@@ -17,8 +19,9 @@ def differentiate(
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
+    taken = lse.new_empty(1, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
@@ -29,7 +32,8 @@ def differentiate(
     )  # fmt: skip
     if block_n > 64:
         runtime.launch(
-            cache, kernels.backward, (block_m, block_n), (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale)),
+            cache, kernels.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
@@ -42,7 +46,8 @@ def differentiate(
         )  # fmt: skip
     else:
         runtime.launch(
-            cache, wide.backward, (block_m, block_n), (q, k, v, dout, dq_sum, lse, delta, dk, dv, float(scale)),
+            cache, wide.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  26799b58e5e6d904
-#   text hash     329fb7a0725d47c3
+#   content hash  3aba4349569869ad
+#   text hash     843a6425011c7b1e
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  06e8628c6732ea76
-#   text hash     6dede8f0c3682e78
+#   content hash  d94e0e08211dc8d3
+#   text hash     775488dfe57f01ec
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

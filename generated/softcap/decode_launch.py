@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  06e8628c6732ea76
-#   text hash     e9d45f411f713196
+#   content hash  d94e0e08211dc8d3
+#   text hash     7c2fce6dcd5b9d49
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  06e8628c6732ea76
-#   text hash     e5ec8cf3c9533d12
+#   content hash  d94e0e08211dc8d3
+#   text hash     cd9c2b3c1b0eb8c2
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

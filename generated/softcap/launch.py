@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  06e8628c6732ea76
-#   text hash     9657efe8c7538057
+#   content hash  d94e0e08211dc8d3
+#   text hash     83eff71f80f6045d
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  06e8628c6732ea76
-#   text hash     5174bb353e401b30
+#   content hash  d94e0e08211dc8d3
+#   text hash     b656371a867686f0
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

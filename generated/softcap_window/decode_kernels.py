@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  765ae223e7ce156f
-#   text hash     3dcc8fda809fd348
+#   content hash  d29d935de673a6dc
+#   text hash     470f8a11bc95eb6d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

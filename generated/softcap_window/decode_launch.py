@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  765ae223e7ce156f
-#   text hash     30c9deae885e43d1
+#   content hash  d29d935de673a6dc
+#   text hash     00432286f5f5dc1f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

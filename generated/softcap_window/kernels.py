@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  765ae223e7ce156f
-#   text hash     709551c2d308fd98
+#   content hash  d29d935de673a6dc
+#   text hash     be846bd057db2495
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df910b701c69a486
-#   text hash     ac59a1a01d854504
+#   content hash  7c5ad22613ffed44
+#   text hash     e28b58619eb9e209
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df910b701c69a486
-#   text hash     4d7f94d9ae7725dd
+#   content hash  7c5ad22613ffed44
+#   text hash     03739946f9d67e08
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df910b701c69a486
-#   text hash     f594510353bb214a
+#   content hash  7c5ad22613ffed44
+#   text hash     7433b9f68c0e6091
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df910b701c69a486
-#   text hash     d8ceb9d4234489d7
+#   content hash  7c5ad22613ffed44
+#   text hash     735e72bb4ce712da
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db2f24cb93b62f63
-#   text hash     a7e610f35e52b372
+#   content hash  30c9798b8c13084e
+#   text hash     207080067d631217
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

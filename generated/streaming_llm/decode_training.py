@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db2f24cb93b62f63
-#   text hash     e3924ce766e9b46f
+#   content hash  30c9798b8c13084e
+#   text hash     969566fcb136aec2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db2f24cb93b62f63
-#   text hash     be6f880702247753
+#   content hash  30c9798b8c13084e
+#   text hash     1330bf93a372c330
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

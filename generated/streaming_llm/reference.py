@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db2f24cb93b62f63
-#   text hash     5fd9f0df8c83c026
+#   content hash  30c9798b8c13084e
+#   text hash     aaf664ac06530028
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db2f24cb93b62f63
-#   text hash     39945d0be75c4638
+#   content hash  30c9798b8c13084e
+#   text hash     3f1adc5336dc7ca1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f385ff825d40f2f9
-#   text hash     52ee1ca16854101d
+#   content hash  18166cf2ef7918ea
+#   text hash     a9861f3e96e84889
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f385ff825d40f2f9
-#   text hash     8409720ca95ad869
+#   content hash  18166cf2ef7918ea
+#   text hash     26bfab34ce062926
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

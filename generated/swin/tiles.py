@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f385ff825d40f2f9
-#   text hash     b99d48c753f0eb4b
+#   content hash  18166cf2ef7918ea
+#   text hash     4c69aff331e4da16
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

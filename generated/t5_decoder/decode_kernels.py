@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  709fa5ba7d70123e
-#   text hash     26264560ac756d59
+#   content hash  0cc85a34788f8570
+#   text hash     1f3512517dce6b6f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

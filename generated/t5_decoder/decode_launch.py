@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  709fa5ba7d70123e
-#   text hash     7b5799285e5d08f8
+#   content hash  0cc85a34788f8570
+#   text hash     9e76e1861415c95d
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

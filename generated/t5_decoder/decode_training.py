@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  709fa5ba7d70123e
-#   text hash     48e576c9f9c7e1a0
+#   content hash  0cc85a34788f8570
+#   text hash     1b4ff154f87817f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

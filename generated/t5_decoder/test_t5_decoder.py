@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  709fa5ba7d70123e
-#   text hash     e2fab224dbfab55b
+#   content hash  0cc85a34788f8570
+#   text hash     ad6468d07741eb82
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  709fa5ba7d70123e
-#   text hash     9c719774c170b023
+#   content hash  0cc85a34788f8570
+#   text hash     07f68c1e9a115dc2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a3334fe11a5da38
-#   text hash     fbbc824198336fa9
+#   content hash  00872778bdf900c9
+#   text hash     5cd8c523dea0b562
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a3334fe11a5da38
-#   text hash     5b92cfcb6d3d0aab
+#   content hash  00872778bdf900c9
+#   text hash     88aeef534fc93ac9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

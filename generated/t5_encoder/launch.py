@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a3334fe11a5da38
-#   text hash     620db4c10fe02c1a
+#   content hash  00872778bdf900c9
+#   text hash     9944595c0077e936
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a3334fe11a5da38
-#   text hash     d9b512de9f83e919
+#   content hash  00872778bdf900c9
+#   text hash     d9184f0574dfa38d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

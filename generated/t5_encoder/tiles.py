@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a3334fe11a5da38
-#   text hash     8aeda35d88ec1b05
+#   content hash  00872778bdf900c9
+#   text hash     6a0746c9c3e65d68
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  383e969b35143ae0
-#   text hash     d53e24e3e9e6db1a
+#   content hash  611da9f65289f980
+#   text hash     a578434ef36455fb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

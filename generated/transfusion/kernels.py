@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  383e969b35143ae0
-#   text hash     94951f5d121ed20a
+#   content hash  611da9f65289f980
+#   text hash     adb5afbc098e7ae0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

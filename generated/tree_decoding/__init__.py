@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee735fa221fdab1b
-#   text hash     7f79d1a1ff684f39
+#   content hash  db0e14898afb0958
+#   text hash     a1b589e8135078be
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

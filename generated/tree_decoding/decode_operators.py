@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee735fa221fdab1b
-#   text hash     c780146bd9ae33b1
+#   content hash  db0e14898afb0958
+#   text hash     f5f0e048038e0bb0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

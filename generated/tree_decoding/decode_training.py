@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee735fa221fdab1b
-#   text hash     c5147c87fe2bd2c6
+#   content hash  db0e14898afb0958
+#   text hash     e389930998bfc77e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee735fa221fdab1b
-#   text hash     3827d8ca6f828eda
+#   content hash  db0e14898afb0958
+#   text hash     c9ec65d553705a45
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -42,11 +42,13 @@ Symbols
                               whole tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
     sum_tile                  the first [64, 64] tile of the batch entry and head there
     share_tile                the first one of the queries at hand
+    items                     tiles of keys that programs take
+    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
     group, groups             key heads of a group of heads, and how many such groups there are
-    tiles                     tiles of keys that a head has, or where programs are few, those of them that start
-                              together
-    place                     which program this is, in the order in which they start; also a place in dq_sum
-    STAGES                    stages of the buffers of queries and of dout
+    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
+    taken_ptr                 how many tiles programs have taken beside the first of each
+    places                    for each stage of keys which tile of which head it is
+    STAGES, K_STAGES          stages of the buffers of queries and of dout, and of those of keys and of values
     keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
                               their barriers
     WORKERS                   how many times 64 keys a program has, for load_tiles: once
@@ -56,7 +58,8 @@ Symbols
     x_ready                   for each of its stages a barrier that the tile has come
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    kv_ready                  a barrier that keys and values have come
+    kv_ready                  for each stage of these a barrier that keys and values have come
+    kv_free                   a barrier that all groups are done with them
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
     below                     -delta in each row of a tile of scores: a product adds dp to it
@@ -210,9 +213,9 @@ def make_dv(
     """Store dV of a program's keys."""
     (
         dv_ptr, q_total, k_total, Hq, scale, in_tree_mask_ptr, in_tree_mask_stride_batch,
-        in_tree_mask_stride_query0, in_tree_mask_stride_query1, group, groups, tiles
+        in_tree_mask_stride_query0, in_tree_mask_stride_query1, tiles, group, groups
     ) = for_dv  # fmt: skip
-    k_buffer, v_buffer, kv_ready = keys
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
@@ -238,7 +241,7 @@ def make_dv(
         )
         # [64, BLOCK_DV]
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-        mbarrier.wait(kv_ready, 0)
+        mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
@@ -276,8 +279,8 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, group, groups, tiles = for_dk
-    k_buffer, v_buffer, kv_ready = keys
+    dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dk
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
@@ -297,7 +300,7 @@ def make_dk(
         # [64, 128], [64, REST]
         dk = gl.full([64, 128], 0.0, gl.float32, OUT)
         dk_rest = gl.full([64, REST], 0.0, gl.float32, OUT_REST)
-        mbarrier.wait(kv_ready, 0)
+        mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
@@ -330,8 +333,8 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, group, groups, tiles = for_dq
-    k_buffer, v_buffer, kv_ready = keys
+    dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups = for_dq
+    k_buffer, v_buffer, kv_ready, kv_free, places = keys
     place = tl.program_id(0)
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     head = place % group + place // (group * tiles) % groups * group
@@ -342,7 +345,7 @@ def make_dq(
     if k_start < k_len:
         q_begin = k_len - q_len
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
-        mbarrier.wait(kv_ready, 0)
+        mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
@@ -364,27 +367,29 @@ def make_dq(
                 )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "group", "groups", "tiles"])
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, in_tree_mask_ptr,
-    q_total, k_total, Hq, in_tree_mask_stride_batch, in_tree_mask_stride_query0, in_tree_mask_stride_query1,
-    group, groups, tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
+    in_tree_mask_ptr, q_total, k_total, Hq, in_tree_mask_stride_batch, in_tree_mask_stride_query0,
+    in_tree_mask_stride_query1, items, tiles, group, groups, GROUP: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
     gl.static_assert((BLOCK_M == 64) & (BLOCK_N == 64), "a group of warps makes tiles of 64 queries by 64 keys")
     WORKERS: gl.constexpr = BLOCK_N // 64
-    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
-    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [K_STAGES * WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [K_STAGES * WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], q_desc.layout)
     dout_buffer = gl.allocate_shared_memory(dout_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DV], dout_desc.layout)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    places = gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN)
     weights = gl.allocate_shared_memory(gl.float32, [16, 256], gl.SwizzledSharedLayout(4, 1, 1, [1, 0]))
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2, 64, BLOCK_M], TILE)
-    keys = (k_buffer, v_buffer, barriers(1, 1).index(0))
+    keys = (k_buffer, v_buffer, barriers(K_STAGES, 1), barriers(K_STAGES, 3), places)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2), barriers(STAGES, 2)
     )  # fmt: skip
@@ -394,11 +399,11 @@ def backward(
     fence_async_shared()
     for_dv = (
         dv_ptr, q_total, k_total, Hq, scale, in_tree_mask_ptr, in_tree_mask_stride_batch,
-        in_tree_mask_stride_query0, in_tree_mask_stride_query1, group, groups, tiles
+        in_tree_mask_stride_query0, in_tree_mask_stride_query1, tiles, group, groups
     )  # fmt: skip
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, group, groups, tiles)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, group, groups, tiles)
-    lengths = (lse_ptr, delta_ptr, q_total, k_total, Hq, group, groups, tiles)
+    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(
         [
@@ -413,7 +418,7 @@ def backward(
             )),
             (load_tiles, (
                 lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
-                WORKERS
+                K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

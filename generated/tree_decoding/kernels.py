@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee735fa221fdab1b
-#   text hash     9ef13d96a6b34239
+#   content hash  db0e14898afb0958
+#   text hash     0b3cb87de94adc66
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

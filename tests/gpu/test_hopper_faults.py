@@ -44,7 +44,7 @@ FAULTS = {
     "dQ of the first worker's keys alone": (BACKWARD, "factors.index(turn * 2 + i)", "factors.index(turn * 2)"),
     "dQ added to the tile of the other worker": (BACKWARD, "* (BLOCK_D // 64) + WORKER", "* (BLOCK_D // 64)"),
     "delta with the other sign": (BACKWARD, "over_columns(-delta_buffer", "over_columns(delta_buffer"),
-    "the first worker's keys for both": (BACKWARD, "matrix(k_buffer, WORKER),", "matrix(k_buffer, 0),"),
+    "the first worker's keys for both": (BACKWARD, "k_tiles[WORKER]", "k_tiles[0]"),
     "wide heads' mixed tiles without their mask": (WIDE, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
     "weights read before they are there": (WIDE, "mbarrier.wait(weights_ready, at & 1)", "turn = at & 1"),
     "dS of the other stage": (WIDE, "left = factors.index(turn)", "left = factors.index(1 - turn)"),

@@ -57,3 +57,41 @@ def test_all_barriers_are_made_before_the_fence_that_shows_them_to_copies(file: 
         if max(made) > fence:
             found[package] = [ast.unparse(function.body[i]) for i in made if i > fence]
     assert seen and found == {}
+
+
+COUNTS = {"at", "begun", "ends", "visits"}  # by them a warp knows a barrier's round
+
+
+@pytest.mark.parametrize("file", ["hopper.py", "hopper_backward.py"])
+def test_rounds_of_barriers_are_counted_from_tile_to_tile(file: str) -> None:
+    """Programs go through many tiles: where a count begins anew, a wait for the round before is over at once."""
+    seen, found = set(), {}
+    for package, function in functions(file):
+        if function.name not in ("work", "load_tiles"):
+            continue
+        begun = {id(x) for x in function.body}
+        for x in ast.walk(function):
+            if isinstance(x, ast.Assign) and COUNTS & {ast.unparse(target) for target in x.targets}:
+                if isinstance(x.value, ast.Constant):
+                    seen.add(package)
+                    if id(x) not in begun:
+                        found[package] = ast.unparse(x)
+    assert seen and found == {}
+
+
+def test_keys_are_given_back_once_for_each_tile() -> None:
+    """Behind the walk over queries, and by each worker: the next ones are copied there."""
+    seen = 0
+    for package, function in functions("hopper_backward.py"):
+        if function.name != "work":
+            continue
+        (there,) = (x for x in ast.walk(function) if isinstance(x, ast.If) and ast.unparse(x.test) == "k_start < k_len")
+        texts = [ast.unparse(x) for x in there.body]
+        waits = [i for i, text in enumerate(texts) if text.startswith("mbarrier.wait(kv_ready.")]
+        walks = [i for i, x in enumerate(there.body) if isinstance(x, ast.For)]
+        frees = [i for i, text in enumerate(texts) if text.startswith("mbarrier.arrive(kv_free.")]
+        (wait,), (free,), read = waits, frees, [i for i, text in enumerate(texts) if "tma.store_wait(0)" in text]
+        assert wait < min(walks) <= max(walks) < free < min(read), package
+        assert [ast.unparse(x) for x in there.orelse] == [texts[free]], package  # a tile that no sequence has
+        seen += 1
+    assert seen

@@ -251,16 +251,22 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "dq_sum_desc", "the same as [.., 256]: 16 such rows are a [64, 64] tile"
     yield "sum_row", f"the first row of the {whole} and head there"
     yield "sum_tile", f"the first [64, 64] tile of the {whole} and head there"
+    yield "items", "tiles of keys that programs take"
+    yield "tiles", "tiles of keys that a head has, or where there are few, those of them that come together"
     yield "group, groups", "key heads of a group, and how many groups there are"
-    yield "tiles", "tiles of keys that a head has, or where programs are few, those of them that start together"
-    yield "place", "which program this is, in the order in which they start; also a place in dq_sum"
-    yield "STAGES", "stages of the buffers of queries and of dout"
+    yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
+    yield "taken_ptr", "how many tiles programs have taken beside the first of each"
+    yield "places", "for each stage of keys which tile of which head it is"
+    yield "STAGES, K_STAGES", "stages of the buffers of queries and of dout, and of those of keys and of values"
     yield (
         "keys, exchange, queries",
         "buffers of what workers own, of what they exchange, and of what they walk along, with their barriers",
     )
     yield from _in_gluon()
-    yield "kv_ready", "a barrier that keys and values have come"
+    yield "begun", "tiles of keys so far: this one has stage begun % K_STAGES"
+    yield "kv_ready", "for each stage of these a barrier that keys and values have come"
+    yield "kv_free", "for each a barrier that both workers are done with them"
+    yield "k_tiles", "the keys of each worker"
     yield "free", "for each stage of the buffers a barrier that workers are done with it"
     yield "factors", "ds as workers exchange it, [64, BLOCK_M] by stage and worker"
     yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
@@ -285,6 +291,7 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
         "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "
         "with their barriers",
         "WORKERS": "how many times 64 keys a program has, for load_tiles: once",
+        "kv_free": "a barrier that all groups are done with them",
         "lengths": "what load_tiles takes of the kernel's parameters",
         "terms": "a tuple that make_dv makes for its steps: what none of them changes",
         "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",

@@ -21,7 +21,7 @@ from .partition import numbers_first, partition
 from .portable import in_groups
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
-_ORDER = ("group", "groups", "tiles")  # of programs: runtime.py tells it out of a grid
+_ORDER = ("items", "tiles", "group", "groups")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
 
 
@@ -32,7 +32,7 @@ class Role:
     bundle: Bundle
     taken: tuple[str, ...]
     numbers: tuple[Statement, ...]  # the call's, made values of the kernel language
-    enter: tuple[Statement, ...]  # which tile, head and sequence the program has
+    enter: tuple[Statement, ...]  # which tile, head and sequence is at hand
     cleared: tuple[Block, ...]
     own: tuple[Statement, ...]  # of its keys
     visit: tuple[Block, ...]
@@ -72,7 +72,7 @@ class Backward:
     def launched(self) -> tuple[Kernel, ...]:
         """All kernels in the order in which they run, with what the host tells them."""
         before, *after = self.frame.kernels
-        told = (*(q for q in self.parts if q.name not in _ORDER), self.shared.axis("k"))
+        told = (*(q for q in self.parts if q.name not in (*_ORDER, "K_STAGES")), self.shared.axis("k"))
         return (before, dataclasses.replace(self.kernel, parts=told), *after)
 
     @cached_property
@@ -96,12 +96,13 @@ class Backward:
             Parameter("delta_ptr", "*fp32", "delta"),
             Parameter("dk_ptr", "*T", "dk", written=True),
             Parameter("dv_ptr", "*T", "dv", written=True),
+            Parameter("taken_ptr", "*i32", "taken", written=True),
             *p.sizes(),
             *p.storage.aligned(),
             *p.given(terms),
             *p.skipped("k"),
             *(Parameter(name, "i32", name) for name in _ORDER),
-            *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES"),
+            *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES", "K_STAGES"),
         )
 
     @property
@@ -113,7 +114,7 @@ class Backward:
     def step(self) -> Step:
         """The function that handles one tile of queries."""
         results = ("at", "dk", "dv")
-        own = (*results, "k_tile", "v_tile", "q_start", "keys", "exchange", "queries", "dq_sum_desc")
+        own = (*results, "k_tiles", "v_tile", "q_start", "exchange", "queries", "dq_sum_desc")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
         return Step("accumulate", results, own, self._given(("sum_tile",), own), constants, False)
 
@@ -158,10 +159,9 @@ class Backward:
 
     @property
     def _enter(self) -> tuple[Statement, ...]:
-        """Which tile, head and sequence a program has; one behind a sequence's end still clears rows."""
+        """Which tile, head and sequence a place is; behind a sequence's end there are still rows to clear."""
         a = self.shared.analysis
         return (
-            Statement("place", "tl.program_id(0)"),
             Statement("tile", "place // group % tiles + place // (group * tiles * groups) * tiles"),
             Statement("head", "place % group + place // (group * tiles) % groups * group"),
             *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
@@ -181,11 +181,12 @@ class Backward:
             *self._loops(self.step.call).blocks,
         )
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
-        given, constants = ("keys", "exchange", "queries", "dq_sum_desc"), ("D", "DV", "BLOCK_D", "BLOCK_DV")
-        share = ("tile * WORKERS + WORKER", "tl.num_programs(0) // (group * groups) * WORKERS", "WIDE")
+        given = ("keys", "exchange", "queries", "dq_sum_desc")
+        constants = ("D", "DV", "BLOCK_D", "BLOCK_DV", "K_STAGES", "WORKERS")
+        share = ("tile * WORKERS + WORKER", "items // (group * groups) * WORKERS", "WIDE")
         cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
-        many = ("WORKERS",) if self.cut else ()
-        work = self._role("arguments", body, stored, given, (*constants, *many), cleared)
+        order = {"tiles", "group", "groups", *names(self._key_heads)}
+        work = self._role("arguments", body, stored | order, given, constants, cleared, found=self._found)
         loader = self.loader
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
@@ -203,8 +204,20 @@ class Backward:
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
             "ones": self._ones,
+            "heads": self._found[-1],
+            "key_heads": self._key_heads,
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self._grid, self.step, blocks, texts)
+
+    @property
+    def _key_heads(self) -> str:
+        """Text of how many key heads there are."""
+        return "Hq // GROUP" if self.shared.spec.grouped else "Hq"
+
+    @property
+    def _found(self) -> tuple[str, ...]:
+        """What place_of finds of a place."""
+        return ("tile", "head", f"b, {self.shared.analysis.kv}")
 
     @property
     def _grid(self) -> str:
@@ -248,9 +261,11 @@ class Backward:
         loops = self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
         head_loads = needed(tuple(map(self._laid_out, terms.loads("head"))), reads(loops.range))
         body = (Statement("row_base", p.storage.head_rows), *head_loads, *loops.blocks)
-        given = ("keys", "queries", "q_desc", "k_desc", "v_desc", "dout_desc", *(("come",) if self.cut else ()))
-        read = {"lse_ptr", "delta_ptr", "k_len", *reads(self._keys_loaded)}
-        return self._role("lengths", body, read, given, ("WORKERS",))
+        tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
+        given = ("keys", "queries", *tiles, *(("come",) if self.cut else ()))
+        order = {"taken_ptr", "items", "tiles", "group", "groups", *names(self._key_heads)}
+        read = {"lse_ptr", "delta_ptr", "k_len", *order, *reads(self._keys_loaded)}
+        return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), found=self._found)
 
     def _role(
         self,
@@ -261,13 +276,14 @@ class Backward:
         constants: tuple[str, ...],
         cleared: tuple[Block, ...] = (),
         fixed: tuple[str, ...] = _FIXED,
+        found: tuple[str, ...] = (),
     ) -> Role:
         """Those warps that do `body` for each head, are `given` buffers, and read some names besides."""
         a, terms, known, heads = self.shared.analysis, self.terms, self._known, self._by_head(body)
         rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *a.scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
-        enter = needed(self._enter, read)
+        enter = needed((x for x in self._enter if x.target not in found), read)
         taken = partition(bundle, self.parts, read | reads(enter), given, fixed, constants)
         numbers, own = numbers_first(terms, own)
         return Role(taken.bundle, taken.taken, numbers, enter, cleared, own, (*known, *heads))
@@ -333,24 +349,27 @@ class Backward:
             size = "WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes)"
             copies = (
                 Statement("rows", f"[{rows}]"),
-                Statement("", f"copy_tile(k_desc, rows, {barrier}, k_buffer.index(worker))"),
-                Statement("", f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(worker))"),
+                Statement("", f"copy_tile(k_desc, rows, {barrier}, k_buffer.index(stage * WORKERS + worker))"),
+                Statement("", f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage * WORKERS + worker))"),
             )
             return (Statement("", f"mbarrier.expect({barrier}, {size})"), _per_worker(copies))
 
         if not self.cut:
-            return copied("kv_ready")
+            return copied("kv_ready.index(stage)")
         count = "k_len - k_start - worker * 64"
-        clears = tuple(Statement("", f"clear_behind(matrix({x}_buffer, worker), {count}, 64)") for x in ("k", "v"))
+        clears = tuple(
+            Statement("", f"clear_behind(matrix({x}_buffer, stage * WORKERS + worker), {count}, 64)")
+            for x in ("k", "v")
+        )
         tail: tuple[Block, ...] = (
             Comment("the next sequence's rows: 0 times a NaN would be NaN"),
             *copied("come"),
             Statement("", "mbarrier.wait(come, ends & 1)"),
             Statement("ends", "1", "+="),
             _per_worker(clears),
-            Statement("", "mbarrier.arrive(kv_ready, count=1)"),
+            Statement("", "mbarrier.arrive(kv_ready.index(stage), count=1)"),
         )
-        return (Branch("k_start + BLOCK_N > k_len", tail, copied("kv_ready")),)
+        return (Branch("k_start + BLOCK_N > k_len", tail, copied("kv_ready.index(stage)")),)
 
     @property
     def _queries_loaded(self) -> tuple[Block, ...]:

@@ -33,6 +33,7 @@ class Frame:
         parts = (
             *p.operands("out_desc", "dout_desc"),
             Parameter("dq_sum_ptr", "*fp32", "dq_sum", written=True),
+            Parameter("taken_ptr", "*i32", "taken", written=True),
             Parameter("dlse_ptr", "*fp32", "dlse"),
             Parameter("delta_ptr", "*fp32", "delta", written=True),
             *p.sizes(scale=False),
@@ -44,7 +45,7 @@ class Frame:
             Statement(f"{x}_tile", p.storage.tile(x, "q", "h", "BLOCK_M", "BLOCK_DV"), shape="[BLOCK_M, BLOCK_DV]")
             for x in ("dout", "out")
         )
-        read = names(p.storage.tiled_rows, p.storage.head_rows)
+        read = names(p.storage.tiled_rows, p.storage.head_rows) | {"taken_ptr"}
         return self._made("prepare", parts, "q", self.entered("q", read | reads(begin)), read, begin=begin)
 
     @cached_property

@@ -26,6 +26,16 @@ class Wide(Backward):
     def _ahead(self) -> str:
         return ""
 
+    @property
+    def _enter(self) -> tuple[Statement, ...]:
+        """The same of the one tile that a program has."""
+        return (Statement("place", "tl.program_id(0)"), *super()._enter)
+
+    @cached_property
+    def loader(self) -> Role:
+        """The warp that loads: the function of other heads."""
+        return Backward(self.shared).loader
+
     @cached_property
     def step(self) -> Step:
         """The function that handles one tile of queries for dV."""
@@ -40,7 +50,8 @@ class Wide(Backward):
     def kernel(self) -> Kernel:
         """The kernel."""
         roles = self._roles
-        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": self._packed(*roles.values(), self.loader)}
+        packed = self._packed(*roles.values(), self.loader)
+        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": packed}
         for name, role in roles.items():
             blocks |= role.blocks(name)
         texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}

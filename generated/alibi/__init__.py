@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  172871a877a07473
-#   text hash     275cb4248036892c
+#   content hash  03f01508f87e1014
+#   text hash     0852a20056ec1a4b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  172871a877a07473
-#   text hash     f2e69102c1e2a1c5
+#   content hash  03f01508f87e1014
+#   text hash     34d6f97dcdd2cd86
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

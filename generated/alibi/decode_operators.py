@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  172871a877a07473
-#   text hash     ae42fb129ab07eb0
+#   content hash  03f01508f87e1014
+#   text hash     2105819d861ee5bb
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

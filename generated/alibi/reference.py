@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  172871a877a07473
-#   text hash     e64ff3aec522f3cf
+#   content hash  03f01508f87e1014
+#   text hash     5f8fbbe745483eb7
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  172871a877a07473
-#   text hash     9b8adc44a777e853
+#   content hash  03f01508f87e1014
+#   text hash     09c4c55a5401ac93
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  980ddd0f62acec5b
-#   text hash     34376eb940674e72
+#   content hash  6c1fabad465ef281
+#   text hash     e97a4d170d632dab
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  980ddd0f62acec5b
-#   text hash     3ab627504f27047d
+#   content hash  6c1fabad465ef281
+#   text hash     a6192a1ffe903c97
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

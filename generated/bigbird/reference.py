@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  980ddd0f62acec5b
-#   text hash     45a6dad591d0a93b
+#   content hash  6c1fabad465ef281
+#   text hash     602f75fada339bca
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  980ddd0f62acec5b
-#   text hash     7b91d41f88355222
+#   content hash  6c1fabad465ef281
+#   text hash     a285bb38ace2c223
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

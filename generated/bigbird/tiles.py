@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  980ddd0f62acec5b
-#   text hash     677f82ea8c68165f
+#   content hash  6c1fabad465ef281
+#   text hash     82359404d6b0c137
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

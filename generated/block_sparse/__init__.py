@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9807de8edc318b27
-#   text hash     6410dccc8c5ff4d1
+#   content hash  478bae5b5b38fde7
+#   text hash     ac32d91108b04ff9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9807de8edc318b27
-#   text hash     4b9ef651f294c1d7
+#   content hash  478bae5b5b38fde7
+#   text hash     063a722e4b3e1c30
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9807de8edc318b27
-#   text hash     7cd2fa2b4407583f
+#   content hash  478bae5b5b38fde7
+#   text hash     d124e62b8d3b9fa0
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

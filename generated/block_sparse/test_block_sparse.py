@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9807de8edc318b27
-#   text hash     795a0967d7d22e4b
+#   content hash  478bae5b5b38fde7
+#   text hash     db8ee683ef6288c7
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9807de8edc318b27
-#   text hash     a7fc187d98d41320
+#   content hash  478bae5b5b38fde7
+#   text hash     bc295c7f07895120
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32bca60e5aa03fd8
-#   text hash     af1c8fde49f2e9d2
+#   content hash  37aaf484a7dbdd58
+#   text hash     f67b45e74b093664
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

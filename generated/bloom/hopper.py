@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32bca60e5aa03fd8
-#   text hash     bccd4c0b7fabfd3f
+#   content hash  37aaf484a7dbdd58
+#   text hash     568b27d134e52988
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

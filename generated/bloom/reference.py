@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32bca60e5aa03fd8
-#   text hash     bf8c912784f12d6a
+#   content hash  37aaf484a7dbdd58
+#   text hash     308f874171786dfb
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

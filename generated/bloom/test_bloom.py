@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32bca60e5aa03fd8
-#   text hash     bf513712188191b6
+#   content hash  37aaf484a7dbdd58
+#   text hash     d1175ef7694741d2
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32bca60e5aa03fd8
-#   text hash     20668dad709ed393
+#   content hash  37aaf484a7dbdd58
+#   text hash     5978abd9d33a7bdf
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

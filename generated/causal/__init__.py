@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1760b2e9e23cd4f
-#   text hash     d384c3b799a0d217
+#   content hash  b7317a5779202c1a
+#   text hash     a809ef8a5d9b86c5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

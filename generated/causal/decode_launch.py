@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1760b2e9e23cd4f
-#   text hash     317b906c550b7a59
+#   content hash  b7317a5779202c1a
+#   text hash     ceafeeda4a160d5a
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

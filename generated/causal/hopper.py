@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1760b2e9e23cd4f
-#   text hash     7310e78f82cb3a0d
+#   content hash  b7317a5779202c1a
+#   text hash     0c657a6666f6275a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1760b2e9e23cd4f
-#   text hash     56a4e46f08e333b1
+#   content hash  b7317a5779202c1a
+#   text hash     414cf6168584ffa8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

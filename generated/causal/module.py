@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1760b2e9e23cd4f
-#   text hash     9c8ff797abbd06c2
+#   content hash  b7317a5779202c1a
+#   text hash     80c11bd688f11738
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1760b2e9e23cd4f
-#   text hash     444c30a832e0f6ae
+#   content hash  b7317a5779202c1a
+#   text hash     5bce5b787e021b0a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

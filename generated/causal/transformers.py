@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1760b2e9e23cd4f
-#   text hash     a33202691882e3a8
+#   content hash  b7317a5779202c1a
+#   text hash     4edb2e00195e8fde
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c94f55b7fa752757
-#   text hash     98645f39857598d6
+#   content hash  c3f43d7e174663a2
+#   text hash     b80f5c8c74f36f29
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

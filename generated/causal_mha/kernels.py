@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c94f55b7fa752757
-#   text hash     df521492fb484368
+#   content hash  c3f43d7e174663a2
+#   text hash     58d202aca77abf3b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

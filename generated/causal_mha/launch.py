@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c94f55b7fa752757
-#   text hash     d17112e1bbeb228a
+#   content hash  c3f43d7e174663a2
+#   text hash     2fd53b6cd4a8699d
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

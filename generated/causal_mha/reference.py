@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c94f55b7fa752757
-#   text hash     c337c903eaff904c
+#   content hash  c3f43d7e174663a2
+#   text hash     ef63d1940ea9ed25
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c94f55b7fa752757
-#   text hash     23e203c28044bb7c
+#   content hash  c3f43d7e174663a2
+#   text hash     d35621421e28ae52
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

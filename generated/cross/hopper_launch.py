@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7bc26e236ccf515
-#   text hash     cec3c5edb9d9fcd7
+#   content hash  f1489378c5489c45
+#   text hash     5945ff074db0cebf
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

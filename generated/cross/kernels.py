@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7bc26e236ccf515
-#   text hash     676c1c7e9ecc0f78
+#   content hash  f1489378c5489c45
+#   text hash     9d62646dbcf2041f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7bc26e236ccf515
-#   text hash     092477a5e042e6a1
+#   content hash  f1489378c5489c45
+#   text hash     b75788b4fd153bcd
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

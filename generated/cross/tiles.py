@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7bc26e236ccf515
-#   text hash     01ad78503b019283
+#   content hash  f1489378c5489c45
+#   text hash     a4f1d1b2cd59ee72
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7bc26e236ccf515
-#   text hash     26a7f6b1c244ff5e
+#   content hash  f1489378c5489c45
+#   text hash     85288ae589569151
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49dffaefb85fff12
-#   text hash     d5e26d1693f626fd
+#   content hash  563a869a88a6ef8b
+#   text hash     29ea19382a3d8108
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

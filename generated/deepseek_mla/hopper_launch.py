@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49dffaefb85fff12
-#   text hash     bb91360dd87b1ccb
+#   content hash  563a869a88a6ef8b
+#   text hash     57ee8b797e83be75
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49dffaefb85fff12
-#   text hash     ca6dc9121741b7ea
+#   content hash  563a869a88a6ef8b
+#   text hash     754c00e566089ac9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49dffaefb85fff12
-#   text hash     78ec3c108c62ae5b
+#   content hash  563a869a88a6ef8b
+#   text hash     12399b0442c0fc70
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

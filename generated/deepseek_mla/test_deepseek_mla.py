@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49dffaefb85fff12
-#   text hash     a8c80a0f4295065e
+#   content hash  563a869a88a6ef8b
+#   text hash     e0fc15d2d05f254d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c137e13803a8e080
-#   text hash     e4c5da12f5fdef9d
+#   content hash  e4b4147a9b6df974
+#   text hash     a312d758b9ecacb2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c137e13803a8e080
-#   text hash     bc429cd0225b5f5f
+#   content hash  e4b4147a9b6df974
+#   text hash     1d023674edce9d0c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c137e13803a8e080
-#   text hash     3a54b7ce7177c8d6
+#   content hash  e4b4147a9b6df974
+#   text hash     5633fc0ecdfc9fab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f96cad090c42022
-#   text hash     e30cb93a76db5552
+#   content hash  ac28e123e754edb1
+#   text hash     01d8af43103ce4fa
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f96cad090c42022
-#   text hash     c909ffcfe93348f5
+#   content hash  ac28e123e754edb1
+#   text hash     ba20a5283b45cc0c
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

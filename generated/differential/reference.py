@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f96cad090c42022
-#   text hash     7a125e7fb5592007
+#   content hash  ac28e123e754edb1
+#   text hash     8e05765a19f0fac2
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f96cad090c42022
-#   text hash     85f7168da008f54d
+#   content hash  ac28e123e754edb1
+#   text hash     59beeef110ea888a
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

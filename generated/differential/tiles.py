@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f96cad090c42022
-#   text hash     f81e739684d4bd30
+#   content hash  ac28e123e754edb1
+#   text hash     d277ad2f640f3fd8
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

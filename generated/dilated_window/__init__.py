@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ce9f7caeff648f6e
-#   text hash     d63585d03f7e2e11
+#   content hash  ca79dce9a3a4987a
+#   text hash     e5a8693413c575a8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

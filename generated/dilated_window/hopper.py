@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ce9f7caeff648f6e
-#   text hash     a1ed1ff2630697d6
+#   content hash  ca79dce9a3a4987a
+#   text hash     a3a76e2b1073cffd
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

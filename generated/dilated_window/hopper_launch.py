@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ce9f7caeff648f6e
-#   text hash     5df2ed5223418075
+#   content hash  ca79dce9a3a4987a
+#   text hash     656fbdceb2e9e1c8
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ce9f7caeff648f6e
-#   text hash     db3e515e127a7a93
+#   content hash  ca79dce9a3a4987a
+#   text hash     f578cba9060b7d62
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

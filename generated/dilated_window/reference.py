@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ce9f7caeff648f6e
-#   text hash     1832335df733e761
+#   content hash  ca79dce9a3a4987a
+#   text hash     14e7fd4fd5e5295c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4a68782d6885e644
-#   text hash     e0fe07204f8d86b5
+#   content hash  606019935fb92706
+#   text hash     56b905bc32d3191f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

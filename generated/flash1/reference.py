@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4a68782d6885e644
-#   text hash     0397e274e30bc88b
+#   content hash  606019935fb92706
+#   text hash     be34c9d900a7488e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

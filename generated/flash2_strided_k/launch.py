@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c410996c46aebd74
-#   text hash     2521a8866cce9811
+#   content hash  f03e472fdd22a5c7
+#   text hash     aaedf225edf4feaa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

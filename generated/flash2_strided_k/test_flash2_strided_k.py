@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c410996c46aebd74
-#   text hash     0d0ec189ac9a19f4
+#   content hash  f03e472fdd22a5c7
+#   text hash     84c128397d2f5547
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c410996c46aebd74
-#   text hash     40f4685e44030cd8
+#   content hash  f03e472fdd22a5c7
+#   text hash     0f2eeb77e3acae44
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

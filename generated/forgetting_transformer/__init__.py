@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  18034c7aac64594a
-#   text hash     de5b0219fe6f6dfd
+#   content hash  654e05b774d57040
+#   text hash     4370be211f1b68a5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  18034c7aac64594a
-#   text hash     f3c2920e6c0707db
+#   content hash  654e05b774d57040
+#   text hash     615dc01dbcd91ae3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

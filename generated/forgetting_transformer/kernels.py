@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  18034c7aac64594a
-#   text hash     6be188b038c7b280
+#   content hash  654e05b774d57040
+#   text hash     0ba7981c9f942107
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  18034c7aac64594a
-#   text hash     362dc03f9b9f86f3
+#   content hash  654e05b774d57040
+#   text hash     fdee276d2ead682c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d1fd0875c50bf4c
-#   text hash     fff313099ca6b5e3
+#   content hash  3631104713375ca5
+#   text hash     070d84ee1e8d8ef0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

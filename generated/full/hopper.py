@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d1fd0875c50bf4c
-#   text hash     da3e8a47f99452da
+#   content hash  3631104713375ca5
+#   text hash     633aa75cbfa10fd0
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

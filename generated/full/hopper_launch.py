@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d1fd0875c50bf4c
-#   text hash     ee3c11c41c0fb72f
+#   content hash  3631104713375ca5
+#   text hash     124f0bd79117aff4
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

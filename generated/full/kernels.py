@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d1fd0875c50bf4c
-#   text hash     efc25fcb24a7f25b
+#   content hash  3631104713375ca5
+#   text hash     f9c99be92dc8b216
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d1fd0875c50bf4c
-#   text hash     846e63b354ec4a83
+#   content hash  3631104713375ca5
+#   text hash     68992b4442480d1e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d1fd0875c50bf4c
-#   text hash     8866b48f7d680e61
+#   content hash  3631104713375ca5
+#   text hash     4b881f77c9b7dd76
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

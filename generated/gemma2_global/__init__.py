@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  98a267604bcbaf65
-#   text hash     46fcccb7d225eaa0
+#   content hash  4794fe666dccaa40
+#   text hash     3ff00ab80d86a56c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  98a267604bcbaf65
-#   text hash     362460e34c285ad3
+#   content hash  4794fe666dccaa40
+#   text hash     719c4960236446aa
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

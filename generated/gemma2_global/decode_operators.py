@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  98a267604bcbaf65
-#   text hash     234df95b7e976c35
+#   content hash  4794fe666dccaa40
+#   text hash     a86d86509a898005
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

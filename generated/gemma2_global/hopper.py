@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  98a267604bcbaf65
-#   text hash     c9e5dc3854c71b62
+#   content hash  4794fe666dccaa40
+#   text hash     986090d9089bf2ad
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

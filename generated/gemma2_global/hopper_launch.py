@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  98a267604bcbaf65
-#   text hash     5f227c80b1114333
+#   content hash  4794fe666dccaa40
+#   text hash     194106d6daef292e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  95109a60a221eabb
-#   text hash     599d2e8531dfa368
+#   content hash  55062ee5917159b8
+#   text hash     26d7d7fb5d8ba823
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

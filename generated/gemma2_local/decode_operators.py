@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  95109a60a221eabb
-#   text hash     cb89ebd79a4bb6bf
+#   content hash  55062ee5917159b8
+#   text hash     9c6ded66813b4125
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

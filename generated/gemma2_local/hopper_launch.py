@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  95109a60a221eabb
-#   text hash     af7cf134c95e6490
+#   content hash  55062ee5917159b8
+#   text hash     d8cdced3a2d4081d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

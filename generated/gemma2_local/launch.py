@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  95109a60a221eabb
-#   text hash     4fcf30177ff56e0c
+#   content hash  55062ee5917159b8
+#   text hash     ba7d491e7a0a42be
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0b89da57b89b6965
-#   text hash     90a4e82b1ea68543
+#   content hash  c7eb0ba683ffb480
+#   text hash     710dea29017b7bc2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0b89da57b89b6965
-#   text hash     88a765496a84cc06
+#   content hash  c7eb0ba683ffb480
+#   text hash     d03a2f35065d22b1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0b89da57b89b6965
-#   text hash     0058653730fb4a1b
+#   content hash  c7eb0ba683ffb480
+#   text hash     8e1bc009ebd4e432
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0b89da57b89b6965
-#   text hash     11cdfef36b5b8a3a
+#   content hash  c7eb0ba683ffb480
+#   text hash     e1a2be8e72817c01
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

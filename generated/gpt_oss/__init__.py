@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c0fcb497df082e02
-#   text hash     05f196a5c805585e
+#   content hash  0896fa2c5321be88
+#   text hash     b0de4f0b6910c9fc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

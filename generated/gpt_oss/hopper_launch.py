@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c0fcb497df082e02
-#   text hash     d3a6e0242af2f50a
+#   content hash  0896fa2c5321be88
+#   text hash     7cebc792b828dd99
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

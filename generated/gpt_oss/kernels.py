@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c0fcb497df082e02
-#   text hash     47de301b1b59b076
+#   content hash  0896fa2c5321be88
+#   text hash     2105ca4a4b6017e1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

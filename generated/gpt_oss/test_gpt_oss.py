@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c0fcb497df082e02
-#   text hash     fd619f5a3c6e3cd7
+#   content hash  0896fa2c5321be88
+#   text hash     e2821c84c5e284fe
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

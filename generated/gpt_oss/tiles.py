@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c0fcb497df082e02
-#   text hash     565d4454ad2f2afe
+#   content hash  0896fa2c5321be88
+#   text hash     433411e6b270213e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  598f418a7b4876da
-#   text hash     b956f12716b0c439
+#   content hash  2cb82774416f5ef7
+#   text hash     7154757bb9e279c9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

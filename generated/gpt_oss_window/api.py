@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  598f418a7b4876da
-#   text hash     aaccc4136350f38b
+#   content hash  2cb82774416f5ef7
+#   text hash     dc5b5f6633975d7d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

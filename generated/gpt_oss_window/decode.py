@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  598f418a7b4876da
-#   text hash     94e18169166f88f9
+#   content hash  2cb82774416f5ef7
+#   text hash     a6a0d85c9cd4edf4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  598f418a7b4876da
-#   text hash     38e341ce5b516320
+#   content hash  2cb82774416f5ef7
+#   text hash     0f282d9c7682cb21
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  598f418a7b4876da
-#   text hash     76bfc05c3a9d670e
+#   content hash  2cb82774416f5ef7
+#   text hash     d827437557b67869
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

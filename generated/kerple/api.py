@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  121a744bdb8e09b8
-#   text hash     4a34999e006fb435
+#   content hash  a670e35aa5239f86
+#   text hash     d266baaaa476f4b3
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

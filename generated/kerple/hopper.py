@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  121a744bdb8e09b8
-#   text hash     d8482b9ade31732f
+#   content hash  a670e35aa5239f86
+#   text hash     7860e86c34926465
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

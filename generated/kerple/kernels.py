@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  121a744bdb8e09b8
-#   text hash     64d426318fdf6b05
+#   content hash  a670e35aa5239f86
+#   text hash     22fd759ccb52870a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  121a744bdb8e09b8
-#   text hash     33fcb8e51a8436ec
+#   content hash  a670e35aa5239f86
+#   text hash     b4ab363fec380e37
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  121a744bdb8e09b8
-#   text hash     23f4d38730479ff2
+#   content hash  a670e35aa5239f86
+#   text hash     66487f80bd406bf7
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2255f830e83ee020
-#   text hash     f1c6e79070283fa2
+#   content hash  3c34487f63b0f29d
+#   text hash     fff39d7cacabb340
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

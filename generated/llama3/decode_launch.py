@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2255f830e83ee020
-#   text hash     5798ddf86b96c30d
+#   content hash  3c34487f63b0f29d
+#   text hash     71b465bfe6717a6f
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2255f830e83ee020
-#   text hash     1342579ce2d0e67d
+#   content hash  3c34487f63b0f29d
+#   text hash     d1f5095db45f721e
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2255f830e83ee020
-#   text hash     47603d90e6ae2357
+#   content hash  3c34487f63b0f29d
+#   text hash     6d21ca724d8ce939
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2255f830e83ee020
-#   text hash     bfaed72f248e0426
+#   content hash  3c34487f63b0f29d
+#   text hash     889a5ddb8f0f5713
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

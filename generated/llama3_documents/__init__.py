@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  698f7a5f8e960117
-#   text hash     5222ff5fa705ed34
+#   content hash  21441272ff675321
+#   text hash     17a9c0937f155a7a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  698f7a5f8e960117
-#   text hash     1ba566f220aedfed
+#   content hash  21441272ff675321
+#   text hash     65640eaf13ad982c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

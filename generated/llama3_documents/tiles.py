@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  698f7a5f8e960117
-#   text hash     05844ef26fb3b63c
+#   content hash  21441272ff675321
+#   text hash     ecc1c5fd5d5b32e2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

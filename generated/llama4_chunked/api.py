@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9112eaa8d1cd7660
-#   text hash     2d7f21dc34007acb
+#   content hash  6da41c830249275f
+#   text hash     a8e825bfd38ebaec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9112eaa8d1cd7660
-#   text hash     8a1d8da7571f543f
+#   content hash  6da41c830249275f
+#   text hash     7a224dd241c89080
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9112eaa8d1cd7660
-#   text hash     ce5ee17ae8d9e04d
+#   content hash  6da41c830249275f
+#   text hash     169fc2988e6b8207
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

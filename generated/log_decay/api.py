@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7f4073ac091d187
-#   text hash     30662afaf97206fc
+#   content hash  640eefd99bae5019
+#   text hash     adde71637564a5f1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

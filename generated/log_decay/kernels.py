@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7f4073ac091d187
-#   text hash     39fe69dfb066f266
+#   content hash  640eefd99bae5019
+#   text hash     0c32e6b38ecd8e50
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

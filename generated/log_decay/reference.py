@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7f4073ac091d187
-#   text hash     075c3829a212e245
+#   content hash  640eefd99bae5019
+#   text hash     282fb76fbf832b0b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7f4073ac091d187
-#   text hash     6f06a5e55b10317b
+#   content hash  640eefd99bae5019
+#   text hash     d14b1fbd438a66d3
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

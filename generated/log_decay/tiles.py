@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7f4073ac091d187
-#   text hash     363461a31399a3a5
+#   content hash  640eefd99bae5019
+#   text hash     c0aa9e0251d9d21e
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

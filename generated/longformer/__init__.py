@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc8716443868fb7f
-#   text hash     33e8278f07d82f54
+#   content hash  608cba556548c1b9
+#   text hash     cddf31b56af4f989
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc8716443868fb7f
-#   text hash     cf3d8ef92de1fb6e
+#   content hash  608cba556548c1b9
+#   text hash     44e0000684960268
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

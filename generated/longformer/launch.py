@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc8716443868fb7f
-#   text hash     e2744d546f17c5b6
+#   content hash  608cba556548c1b9
+#   text hash     4cc4352a9a2ca214
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc8716443868fb7f
-#   text hash     b9ec6895427124c8
+#   content hash  608cba556548c1b9
+#   text hash     5a6b92e80cdc72d4
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0002358191d381f4
-#   text hash     f04cd8c15e509541
+#   content hash  0bf84dd82ecc5285
+#   text hash     f5c86774497251a4
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0002358191d381f4
-#   text hash     6495ce16fb0b846d
+#   content hash  0bf84dd82ecc5285
+#   text hash     4865401ce5cb99c3
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0002358191d381f4
-#   text hash     b3420c91c9329f2c
+#   content hash  0bf84dd82ecc5285
+#   text hash     42b42587648d6e48
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0002358191d381f4
-#   text hash     d30c41a2c68600cd
+#   content hash  0bf84dd82ecc5285
+#   text hash     ad99a28c408a208d
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0002358191d381f4
-#   text hash     067b4ea551c56d4c
+#   content hash  0bf84dd82ecc5285
+#   text hash     10975cae2ea350b5
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

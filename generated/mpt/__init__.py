@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a38dc7b0ab49255
-#   text hash     0622d0d8c5e02024
+#   content hash  fcfc9883674c9819
+#   text hash     9fa8acd649a03215
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a38dc7b0ab49255
-#   text hash     1ebb467e4715eb2a
+#   content hash  fcfc9883674c9819
+#   text hash     4783fbd2fb708031
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a38dc7b0ab49255
-#   text hash     0eb4496e05694102
+#   content hash  fcfc9883674c9819
+#   text hash     0188549246429e45
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a38dc7b0ab49255
-#   text hash     6e6a811421cc6709
+#   content hash  fcfc9883674c9819
+#   text hash     993d75c31f149f1e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a38dc7b0ab49255
-#   text hash     50190307bda4763f
+#   content hash  fcfc9883674c9819
+#   text hash     4dff05b8e11e8a85
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a38dc7b0ab49255
-#   text hash     c303266e925918f7
+#   content hash  fcfc9883674c9819
+#   text hash     50bd3fd818e4c58f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

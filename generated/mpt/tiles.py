@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a38dc7b0ab49255
-#   text hash     1f079236cc9e76b1
+#   content hash  fcfc9883674c9819
+#   text hash     a5280e8905427b60
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

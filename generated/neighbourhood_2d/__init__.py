@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3907c7d78a43e448
-#   text hash     b216ce9495ff0aa7
+#   content hash  88c33847a73518a0
+#   text hash     3433ef30968d30df
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

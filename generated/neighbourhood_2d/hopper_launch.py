@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3907c7d78a43e448
-#   text hash     c75f4e3eda0d9cc2
+#   content hash  88c33847a73518a0
+#   text hash     0866df5c4c998419
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3907c7d78a43e448
-#   text hash     da860beb12f1f11c
+#   content hash  88c33847a73518a0
+#   text hash     8f913440ec8a6fb6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eae37eaa2216e1a3
-#   text hash     3559910265a92dc6
+#   content hash  c8b7ce3b532a7e1d
+#   text hash     c190e5889587df0a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

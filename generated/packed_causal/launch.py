@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eae37eaa2216e1a3
-#   text hash     f1738b5500310ee5
+#   content hash  c8b7ce3b532a7e1d
+#   text hash     452d99ab994ffe9d
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

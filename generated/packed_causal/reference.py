@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eae37eaa2216e1a3
-#   text hash     4257dc2fd4a1f1c9
+#   content hash  c8b7ce3b532a7e1d
+#   text hash     d5427fbb695d53a5
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

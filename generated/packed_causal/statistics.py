@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eae37eaa2216e1a3
-#   text hash     3d2c6b014f36fda8
+#   content hash  c8b7ce3b532a7e1d
+#   text hash     2ef00cb814c2db1d
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eae37eaa2216e1a3
-#   text hash     a729ab877e3c8321
+#   content hash  c8b7ce3b532a7e1d
+#   text hash     9b801a3fbd94c482
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

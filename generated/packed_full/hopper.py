@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  adadf7af8316d187
-#   text hash     e6256d903ebc37a0
+#   content hash  6abf58870b9b1df9
+#   text hash     9bda4ebc4b92148f
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

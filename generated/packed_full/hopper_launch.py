@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  adadf7af8316d187
-#   text hash     ee9f1a0f4ba4c52e
+#   content hash  6abf58870b9b1df9
+#   text hash     54175122555e028b
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  adadf7af8316d187
-#   text hash     71ebe9903fb76b8c
+#   content hash  6abf58870b9b1df9
+#   text hash     31819abd90ad0aed
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  adadf7af8316d187
-#   text hash     2da21e48061ea2a1
+#   content hash  6abf58870b9b1df9
+#   text hash     12fe6225d6f20e9a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

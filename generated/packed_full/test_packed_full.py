@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  adadf7af8316d187
-#   text hash     41025456e99c8a06
+#   content hash  6abf58870b9b1df9
+#   text hash     fbecf45e658b9900
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a2f288c93fa5b32
-#   text hash     1dc49a3798e35ef0
+#   content hash  3497a7ee320b3136
+#   text hash     d5b592e3fd4b7e7c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a2f288c93fa5b32
-#   text hash     d8e71aea765b129a
+#   content hash  3497a7ee320b3136
+#   text hash     90c7dfaef6bce4e0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

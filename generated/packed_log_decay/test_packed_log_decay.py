@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a2f288c93fa5b32
-#   text hash     a99a735189e93d5e
+#   content hash  3497a7ee320b3136
+#   text hash     4775e73a003112ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

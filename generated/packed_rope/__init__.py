@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2750754ff84dbf8
-#   text hash     11cfc07853506141
+#   content hash  b1c178f6d0dfb583
+#   text hash     c8104630901e1b9e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2750754ff84dbf8
-#   text hash     f7dfed096260a360
+#   content hash  b1c178f6d0dfb583
+#   text hash     da6ad243fcbe8181
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2750754ff84dbf8
-#   text hash     2520b25c51242c48
+#   content hash  b1c178f6d0dfb583
+#   text hash     c1d8223f9e4d0a48
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2750754ff84dbf8
-#   text hash     e305c5aa252bb99b
+#   content hash  b1c178f6d0dfb583
+#   text hash     3da4e98ffde7d5fd
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

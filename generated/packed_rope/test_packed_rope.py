@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2750754ff84dbf8
-#   text hash     dd4ea1750a54a829
+#   content hash  b1c178f6d0dfb583
+#   text hash     2ab9c461c63e175e
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

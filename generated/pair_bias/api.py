@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  857c9ae0688e66f2
-#   text hash     daaf417c5ac31d54
+#   content hash  bd8100e9f329bd2a
+#   text hash     df889ca04ada2446
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

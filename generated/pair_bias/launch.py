@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  857c9ae0688e66f2
-#   text hash     6f12f134af5cb6df
+#   content hash  bd8100e9f329bd2a
+#   text hash     b64ef5eea6655028
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

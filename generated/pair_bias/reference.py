@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  857c9ae0688e66f2
-#   text hash     aba4fa007d70b796
+#   content hash  bd8100e9f329bd2a
+#   text hash     c0bbd92560bd410d
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

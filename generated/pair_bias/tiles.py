@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  857c9ae0688e66f2
-#   text hash     71fe4a291271de97
+#   content hash  bd8100e9f329bd2a
+#   text hash     d518d4e950b25eac
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

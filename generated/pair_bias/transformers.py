@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  857c9ae0688e66f2
-#   text hash     b2e9b825057b1d34
+#   content hash  bd8100e9f329bd2a
+#   text hash     e0e06fc9e12b2ed2
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9dd18e2a4514ca42
-#   text hash     723a658b6046304d
+#   content hash  d623500d5197951d
+#   text hash     217457cdbc1aa4c2
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9dd18e2a4514ca42
-#   text hash     418e8df090031013
+#   content hash  d623500d5197951d
+#   text hash     ec324ee5541e7a62
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9dd18e2a4514ca42
-#   text hash     1fed6671372c1bd1
+#   content hash  d623500d5197951d
+#   text hash     003bd086e06b87e2
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -47,8 +47,8 @@ Symbols
     group, groups             key heads of a group of heads, and how many such groups there are
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
-    places                    for each stage of keys which tile of which head it is
-    STAGES, K_STAGES          stages of the buffers of queries and of dout, and of those of keys and of values
+    STAGES                    stages of the buffers of queries and of dout
+    K_STAGES                  stages of keys and of values, for load_tiles: one
     keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
                               their barriers
     WORKERS                   how many times 64 keys a program has, for load_tiles: once
@@ -58,8 +58,8 @@ Symbols
     x_ready                   for each of its stages a barrier that the tile has come
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  for each stage of these a barrier that keys and values have come
-    kv_free                   a barrier that all groups are done with them
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
     below                     -delta in each row of a tile of scores: a product adds dp to it
@@ -202,7 +202,7 @@ def make_dv(
         dv_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
         groups
     ) = for_dv  # fmt: skip
-    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
@@ -259,7 +259,7 @@ def make_dk(
         dk_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
         groups
     ) = for_dk  # fmt: skip
-    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
@@ -312,7 +312,7 @@ def make_dq(
         dq_sum_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles, group,
         groups
     ) = for_dq  # fmt: skip
-    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    k_buffer, v_buffer, kv_ready = keys
     place = tl.program_id(0)
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     head = place % group + place // (group * tiles) % groups * group
@@ -357,11 +357,10 @@ def backward(
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
-    places = gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN)
     weights = gl.allocate_shared_memory(gl.float32, [16, 256], gl.SwizzledSharedLayout(4, 1, 1, [1, 0]))
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2, 64, BLOCK_M], TILE)
-    keys = (k_buffer, v_buffer, barriers(K_STAGES, 1), barriers(K_STAGES, 3), places)
+    keys, turns = (k_buffer, v_buffer, barriers(1, 1)), ()
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2), barriers(STAGES, 2)
     )  # fmt: skip
@@ -398,8 +397,8 @@ def backward(
                 for_dq, keys, exchange, BLOCK_M, BLOCK_N, GROUP, D
             )),
             (load_tiles, (
-                lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
-                K_STAGES, WORKERS
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
+                GROUP, K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

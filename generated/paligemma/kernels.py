@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9dd18e2a4514ca42
-#   text hash     505cf2a5f99bc5af
+#   content hash  d623500d5197951d
+#   text hash     233949605a48df94
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

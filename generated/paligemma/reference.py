@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9dd18e2a4514ca42
-#   text hash     b715f7b9afb2f970
+#   content hash  d623500d5197951d
+#   text hash     cadf8b0e0ef2b38d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9dd18e2a4514ca42
-#   text hash     7cd4486016b17718
+#   content hash  d623500d5197951d
+#   text hash     bb1b7edae8270078
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1e2b9032c74ab4b9
-#   text hash     e5eeffc928b0100c
+#   content hash  5a9f4b4dc3822a65
+#   text hash     54c47e1b555fef2d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1e2b9032c74ab4b9
-#   text hash     e7decbd2c6bc203f
+#   content hash  5a9f4b4dc3822a65
+#   text hash     dc928408dcf60f66
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

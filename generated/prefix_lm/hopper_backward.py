@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1e2b9032c74ab4b9
-#   text hash     f76ea22271b3ccef
+#   content hash  5a9f4b4dc3822a65
+#   text hash     837c73be2c08382b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -10,11 +10,12 @@
     backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
     finish       dQ out of what was added up
 
-Programs of `backward` take one tile of keys after the other, each the next that none has taken. In each program one warp
-loads, and two workers of four warps have 64 of a tile's keys each, side by side:
+At head sizes up to 64, where there are many tiles of keys, programs of `backward` take one after the other in turns, each
+the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps have 64
+of a tile's keys each, side by side:
 
-    load_tiles   takes tiles; waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or
-                 of queries and of dout: also while workers still store what they made of the tile of keys before
+    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
+                 queries and of dout: also while workers still store what they made of the tile of keys before
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
                  program's share of dQ, which the copy engine adds to what other programs add there
 
@@ -44,7 +45,8 @@ Symbols
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
     places                    for each stage of keys which tile of which head it is
-    STAGES, K_STAGES          stages of the buffers of queries and of dout, and of those of keys and of values
+    STAGES                    stages of the buffers of queries and of dout
+    K_STAGES                  stages of those of keys and of values: 2 where programs take tiles in turns, else 1
     keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
                               their barriers
     WORKERS                   how many workers a program has
@@ -54,9 +56,9 @@ Symbols
     terms                     a tuple that a worker makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
-    x_free                    for each of its stages a barrier that all workers are done with the tile
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    turns                     where programs take tiles in turns, kv_free and places: what tells of the next ones
     begun                     tiles of keys so far: this one has stage begun % K_STAGES
     kv_ready                  for each stage of these a barrier that keys and values have come
     kv_free                   for each a barrier that both workers are done with them
@@ -195,9 +197,9 @@ def handed_on(number):
 
 
 @gluon.jit
-def next_place(begun, keys, K_STAGES: gl.constexpr):
+def next_place(begun, kv_ready, turns, K_STAGES: gl.constexpr):
     """The next tile of keys, once it has come, its batch entry and its head; a number below 0 after the last one."""
-    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    kv_free, places = turns
     stage = begun % K_STAGES
     mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
     place = stage * 3
@@ -206,7 +208,7 @@ def next_place(begun, keys, K_STAGES: gl.constexpr):
 
 @gluon.jit
 def work(
-    arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
@@ -215,7 +217,8 @@ def work(
         dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch, tiles,
         group, groups
     ) = arguments  # fmt: skip
-    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    k_buffer, v_buffer, kv_ready = keys
+    kv_free, places = turns
     factors, factors_ready, shares = exchange
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
@@ -224,7 +227,7 @@ def work(
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     if K_STAGES > 1:
-        tile, b, kv_h = next_place(begun, keys, K_STAGES)
+        tile, b, kv_h = next_place(begun, kv_ready, turns, K_STAGES)
     else:
         tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     while tile >= 0:
@@ -276,7 +279,7 @@ def work(
             mbarrier.arrive(kv_free.index(stage), count=1)
         begun += 1
         if K_STAGES > 1:
-            tile, b, kv_h = next_place(begun, keys, K_STAGES)
+            tile, b, kv_h = next_place(begun, kv_ready, turns, K_STAGES)
         else:
             tile = -1
 
@@ -305,10 +308,10 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, heads, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry and its key head."""
+def place_of(place, Hkv, tiles, group, groups):
+    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // heads, head % heads
+    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
 
 
 @gluon.jit
@@ -322,15 +325,16 @@ def hand_on(places, stage, tile, b, head):
 
 @gluon.jit
 def load_tiles(
-    lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, GROUP: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr
+    lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, K_STAGES: tl.constexpr,
+    WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch,
         items, tiles, group, groups
     ) = lengths  # fmt: skip
-    k_buffer, v_buffer, kv_ready, kv_free, places = keys
+    k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     place = tl.program_id(0)
@@ -340,6 +344,7 @@ def load_tiles(
         q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
         stage = begun % K_STAGES
         if K_STAGES > 1:
+            kv_free, places = turns
             mbarrier.wait(kv_free.index(stage), begun // K_STAGES & 1 ^ 1)
             hand_on(places, stage, tile, b, kv_h)
             mbarrier.arrive(kv_ready.index(stage), count=1)
@@ -370,6 +375,7 @@ def load_tiles(
         else:
             place = items
     if K_STAGES > 1:
+        kv_free, places = turns
         stage = begun % K_STAGES
         mbarrier.wait(kv_free.index(stage), begun // K_STAGES & 1 ^ 1)
         hand_on(places, stage, -1, 0, 0)
@@ -396,12 +402,12 @@ def backward(
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
-    places = gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN)
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, 64, BLOCK_M], TILE)
     shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
     # where programs take tiles in turns, stages of keys also wait for the word which tile they are
-    keys = (k_buffer, v_buffer, barriers(K_STAGES, K_STAGES), barriers(K_STAGES, WORKERS), places)
+    keys = (k_buffer, v_buffer, barriers(K_STAGES, K_STAGES))
+    turns = (barriers(K_STAGES, WORKERS), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
     exchange = (factors, barriers(2, WORKERS), shares)
     queries = (
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
@@ -420,15 +426,15 @@ def backward(
     gl.warp_specialize(
         [
             (work, (
-                arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D,
-                BLOCK_DV, K_STAGES, WORKERS, 0
+                arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV,
+                BLOCK_D, BLOCK_DV, K_STAGES, WORKERS, 0
             )),
             (work, (
-                arguments, keys, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV, BLOCK_D,
-                BLOCK_DV, K_STAGES, WORKERS, 1
+                arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV,
+                BLOCK_D, BLOCK_DV, K_STAGES, WORKERS, 1
             )),
             (load_tiles, (
-                lengths, keys, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
                 K_STAGES, WORKERS
             )),
         ],

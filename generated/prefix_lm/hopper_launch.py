@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1e2b9032c74ab4b9
-#   text hash     d4ed65e024a5dced
+#   content hash  5a9f4b4dc3822a65
+#   text hash     d1e671328b299904
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1e2b9032c74ab4b9
-#   text hash     3012b78446d42533
+#   content hash  5a9f4b4dc3822a65
+#   text hash     7f7d693ddf0fc8ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1e2b9032c74ab4b9
-#   text hash     81fcd4787b253d92
+#   content hash  5a9f4b4dc3822a65
+#   text hash     da296fd31843f1f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

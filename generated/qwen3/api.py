@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  39b780f83c4f5fef
-#   text hash     89e6ba8d355d0477
+#   content hash  ac081e79e8b12215
+#   text hash     3c87f8df389c91f8
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  39b780f83c4f5fef
-#   text hash     d7e87660075163ae
+#   content hash  ac081e79e8b12215
+#   text hash     14962569666eedb7
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  39b780f83c4f5fef
-#   text hash     d1618711dd3ae47a
+#   content hash  ac081e79e8b12215
+#   text hash     5f0754aacf0962d8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

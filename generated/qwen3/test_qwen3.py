@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  39b780f83c4f5fef
-#   text hash     8a82202c0420f65a
+#   content hash  ac081e79e8b12215
+#   text hash     ba022a2f8f7e251e
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

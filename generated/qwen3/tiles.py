@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  39b780f83c4f5fef
-#   text hash     0e5e8f9dfa373210
+#   content hash  ac081e79e8b12215
+#   text hash     39eaf9ccc905c590
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6341243d6f7b65f
-#   text hash     5863a75dd938a9df
+#   content hash  c260d8062952f3e9
+#   text hash     1038a56fccb9deb7
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6341243d6f7b65f
-#   text hash     dc0947a8c6454f3e
+#   content hash  c260d8062952f3e9
+#   text hash     189beb6cf169d853
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

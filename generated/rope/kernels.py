@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6341243d6f7b65f
-#   text hash     4cfa7680104dfca0
+#   content hash  c260d8062952f3e9
+#   text hash     aa00fd59e5c34a54
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

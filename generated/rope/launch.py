@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6341243d6f7b65f
-#   text hash     60f51a35ad13fd1a
+#   content hash  c260d8062952f3e9
+#   text hash     618a97092162e10f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

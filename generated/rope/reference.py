@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6341243d6f7b65f
-#   text hash     9527bad21d5a5b4a
+#   content hash  c260d8062952f3e9
+#   text hash     ecd398008edc2d59
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

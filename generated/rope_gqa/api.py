@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac0ce66e8ab73f02
-#   text hash     c0a09dec9cd6458d
+#   content hash  b6bc7d84b82254ba
+#   text hash     cd18a4ea9b4f2f56
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

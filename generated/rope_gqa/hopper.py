@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac0ce66e8ab73f02
-#   text hash     396437ed845cf033
+#   content hash  b6bc7d84b82254ba
+#   text hash     df4cdd3dd7d90349
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

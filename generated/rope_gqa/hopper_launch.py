@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac0ce66e8ab73f02
-#   text hash     830693ca413beae3
+#   content hash  b6bc7d84b82254ba
+#   text hash     c7b5f213a96b7a23
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac0ce66e8ab73f02
-#   text hash     ea97f9db485c0e5a
+#   content hash  b6bc7d84b82254ba
+#   text hash     3de0414a7e3bf4a6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac0ce66e8ab73f02
-#   text hash     db2044ec5b2fedb9
+#   content hash  b6bc7d84b82254ba
+#   text hash     c92df6551bb68b0c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ad0d158865ff318d
-#   text hash     bb5f6f3518fec874
+#   content hash  9beca1c505546b99
+#   text hash     406449677128fbb4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

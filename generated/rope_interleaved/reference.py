@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ad0d158865ff318d
-#   text hash     14ef6e8bd6f26395
+#   content hash  9beca1c505546b99
+#   text hash     9163bd1a0f8d3f6f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ad0d158865ff318d
-#   text hash     f560e0e552352489
+#   content hash  9beca1c505546b99
+#   text hash     71c0dbcf47872fcf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  345376bfc61572bd
-#   text hash     cad644dfb16f5202
+#   content hash  c7ac853a2c6abb1f
+#   text hash     9c0ee88e41d949bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

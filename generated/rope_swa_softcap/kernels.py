@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  345376bfc61572bd
-#   text hash     fe528902f2e0745a
+#   content hash  c7ac853a2c6abb1f
+#   text hash     ba9af15c26e5342b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

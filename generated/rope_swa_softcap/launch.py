@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  345376bfc61572bd
-#   text hash     adc6389b67aec4f2
+#   content hash  c7ac853a2c6abb1f
+#   text hash     fe3bcb55dfd4cb50
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

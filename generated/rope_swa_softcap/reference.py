@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  345376bfc61572bd
-#   text hash     3b57865c3bde956f
+#   content hash  c7ac853a2c6abb1f
+#   text hash     e34e69b5fa982b35
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

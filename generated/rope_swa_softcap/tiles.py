@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  345376bfc61572bd
-#   text hash     d43ddfdba12ff054
+#   content hash  c7ac853a2c6abb1f
+#   text hash     eccf41048d7f7263
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

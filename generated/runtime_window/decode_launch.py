@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7c2f4458c4dcc2e
-#   text hash     09abe1abd70edb79
+#   content hash  8407bcb37e168449
+#   text hash     449163af60f8f364
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

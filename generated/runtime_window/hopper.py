@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7c2f4458c4dcc2e
-#   text hash     e82e06e97245813c
+#   content hash  8407bcb37e168449
+#   text hash     fe09b1a5fab179a8
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

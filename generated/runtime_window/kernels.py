@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7c2f4458c4dcc2e
-#   text hash     98895b74c6e7ca32
+#   content hash  8407bcb37e168449
+#   text hash     8c4cab66d7c16f99
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7c2f4458c4dcc2e
-#   text hash     574b0047c01caca2
+#   content hash  8407bcb37e168449
+#   text hash     f26e215536d9ec7e
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f7c2f4458c4dcc2e
-#   text hash     00a1ac43bad36b85
+#   content hash  8407bcb37e168449
+#   text hash     a94e50229eb37c8a
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

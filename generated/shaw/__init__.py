@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2f51d4e7aaa44429
-#   text hash     43b4d65cc7d16f86
+#   content hash  6c45b7eca362e9bc
+#   text hash     34a9273c013b60b2
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

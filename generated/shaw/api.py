@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2f51d4e7aaa44429
-#   text hash     9d68f1496da6873d
+#   content hash  6c45b7eca362e9bc
+#   text hash     a0f47db23fc76051
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2f51d4e7aaa44429
-#   text hash     7315a89b40dfcbb2
+#   content hash  6c45b7eca362e9bc
+#   text hash     8fd78af5f52b496d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

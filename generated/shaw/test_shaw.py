@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2f51d4e7aaa44429
-#   text hash     589b7c7f779ffe61
+#   content hash  6c45b7eca362e9bc
+#   text hash     1073ad93a1b40e45
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2f51d4e7aaa44429
-#   text hash     fd813c0cc640d5e4
+#   content hash  6c45b7eca362e9bc
+#   text hash     88e4c0ff772f0094
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87b9dafeb3624418
-#   text hash     092d8bb7a05aea6a
+#   content hash  37513fd5727f4495
+#   text hash     7cb7db3eba8a4a23
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

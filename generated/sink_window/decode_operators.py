@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87b9dafeb3624418
-#   text hash     b92e872c1186527d
+#   content hash  37513fd5727f4495
+#   text hash     c3e8c600e1c8936d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

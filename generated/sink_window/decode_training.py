@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87b9dafeb3624418
-#   text hash     d495df4ba419a53a
+#   content hash  37513fd5727f4495
+#   text hash     4720f3538e5d05eb
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87b9dafeb3624418
-#   text hash     06eccf77cd61ce65
+#   content hash  37513fd5727f4495
+#   text hash     ffe4ac8dafae9211
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

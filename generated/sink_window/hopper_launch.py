@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87b9dafeb3624418
-#   text hash     7074ebe66a63c033
+#   content hash  37513fd5727f4495
+#   text hash     1e7fe7e0fb20ada4
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

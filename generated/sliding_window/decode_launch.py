@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3aba4349569869ad
-#   text hash     624bcf55dd74730e
+#   content hash  fed5c5440179cd65
+#   text hash     39a0ff773c53a3ba
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3aba4349569869ad
-#   text hash     7a5c8a7e30637cff
+#   content hash  fed5c5440179cd65
+#   text hash     eddc27de51dcdd53
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3aba4349569869ad
-#   text hash     83e9d0c8f16f85dd
+#   content hash  fed5c5440179cd65
+#   text hash     97bce6a993c5d1c7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

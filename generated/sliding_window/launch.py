@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3aba4349569869ad
-#   text hash     e2a5b17a7c035db7
+#   content hash  fed5c5440179cd65
+#   text hash     65088fbf008de0ae
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3aba4349569869ad
-#   text hash     c892e18fb75af6e2
+#   content hash  fed5c5440179cd65
+#   text hash     24da6276ead83b76
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d94e0e08211dc8d3
-#   text hash     e5c2c5e77903d0f0
+#   content hash  5d05f2bc03897a1f
+#   text hash     eebda9ad67c3d0ce
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

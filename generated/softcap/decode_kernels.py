@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d94e0e08211dc8d3
-#   text hash     775488dfe57f01ec
+#   content hash  5d05f2bc03897a1f
+#   text hash     c3b5a84b5d291b74
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d94e0e08211dc8d3
-#   text hash     0fe8aa270640c403
+#   content hash  5d05f2bc03897a1f
+#   text hash     a401a9338a423392
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

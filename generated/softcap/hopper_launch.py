@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d94e0e08211dc8d3
-#   text hash     d4c0ae0fbdfa7c28
+#   content hash  5d05f2bc03897a1f
+#   text hash     d54a2364a81f7fb9
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

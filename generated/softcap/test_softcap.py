@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d94e0e08211dc8d3
-#   text hash     a4f719b1970d2e6b
+#   content hash  5d05f2bc03897a1f
+#   text hash     d509b974ebaea498
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

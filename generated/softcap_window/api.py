@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d29d935de673a6dc
-#   text hash     646c0a964393989d
+#   content hash  3fdb194f3513affb
+#   text hash     5fd7f4920b96265f
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d29d935de673a6dc
-#   text hash     470f8a11bc95eb6d
+#   content hash  3fdb194f3513affb
+#   text hash     5cbfcb07c18f8945
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d29d935de673a6dc
-#   text hash     78fa2218b194dede
+#   content hash  3fdb194f3513affb
+#   text hash     70cff9010dd3b899
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d29d935de673a6dc
-#   text hash     8b1856b1b91462f3
+#   content hash  3fdb194f3513affb
+#   text hash     450648bb53a138c4
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

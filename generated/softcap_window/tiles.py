@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d29d935de673a6dc
-#   text hash     af2f0bbb77647145
+#   content hash  3fdb194f3513affb
+#   text hash     538c624c7a8e2d9a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7c5ad22613ffed44
-#   text hash     68fecfbc7b5dcffd
+#   content hash  46f547f2eb2595a5
+#   text hash     d67cf89c116de737
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7c5ad22613ffed44
-#   text hash     dd587890c4b24bc7
+#   content hash  46f547f2eb2595a5
+#   text hash     a2dd2331f711d2be
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7c5ad22613ffed44
-#   text hash     03739946f9d67e08
+#   content hash  46f547f2eb2595a5
+#   text hash     93e9716a23fb7031
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7c5ad22613ffed44
-#   text hash     2291cfd31be40590
+#   content hash  46f547f2eb2595a5
+#   text hash     5ccf4ee6be1440db
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7c5ad22613ffed44
-#   text hash     735e72bb4ce712da
+#   content hash  46f547f2eb2595a5
+#   text hash     9afe7c3147fd7ecd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

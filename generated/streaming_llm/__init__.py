@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  30c9798b8c13084e
-#   text hash     bf1aefe0fd128f3a
+#   content hash  37138150caaf926a
+#   text hash     364dbb51d1533e1c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  30c9798b8c13084e
-#   text hash     9c356041efaf1b8a
+#   content hash  37138150caaf926a
+#   text hash     0bbd62acea5f54a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  30c9798b8c13084e
-#   text hash     60b336a7e70d3c7c
+#   content hash  37138150caaf926a
+#   text hash     c8fc67002df757eb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  30c9798b8c13084e
-#   text hash     3f1adc5336dc7ca1
+#   content hash  37138150caaf926a
+#   text hash     c38f9fae4bb2ec7a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18166cf2ef7918ea
-#   text hash     bacfa1681a0eb315
+#   content hash  a48ce5c94f047a94
+#   text hash     c249cb07045a10b6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18166cf2ef7918ea
-#   text hash     a9861f3e96e84889
+#   content hash  a48ce5c94f047a94
+#   text hash     62e8966e80de5c25
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18166cf2ef7918ea
-#   text hash     578b69c5584b22f0
+#   content hash  a48ce5c94f047a94
+#   text hash     d28b293aa6ad6ff9
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18166cf2ef7918ea
-#   text hash     47ecf1231019233e
+#   content hash  a48ce5c94f047a94
+#   text hash     a42ca173ec19f849
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18166cf2ef7918ea
-#   text hash     529bd4c4c3aff218
+#   content hash  a48ce5c94f047a94
+#   text hash     41ed1f53a16ea126
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

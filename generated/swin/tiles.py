@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18166cf2ef7918ea
-#   text hash     4c69aff331e4da16
+#   content hash  a48ce5c94f047a94
+#   text hash     31e15c0e276c5ed7
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

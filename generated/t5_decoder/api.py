@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0cc85a34788f8570
-#   text hash     4a00f93db15c530d
+#   content hash  1c46c52df844aa3c
+#   text hash     b38feada6e4549f3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

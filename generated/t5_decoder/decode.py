@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0cc85a34788f8570
-#   text hash     8c12af7fe16615bd
+#   content hash  1c46c52df844aa3c
+#   text hash     d8ff8d5b176ea1e1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0cc85a34788f8570
-#   text hash     1f3512517dce6b6f
+#   content hash  1c46c52df844aa3c
+#   text hash     598b4c8d09384c68
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0cc85a34788f8570
-#   text hash     9e76e1861415c95d
+#   content hash  1c46c52df844aa3c
+#   text hash     c10e7b36d43dcbbf
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0cc85a34788f8570
-#   text hash     07f68c1e9a115dc2
+#   content hash  1c46c52df844aa3c
+#   text hash     2a2d6f0774d9e2d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  00872778bdf900c9
-#   text hash     6fdb9705c36c91ce
+#   content hash  6c4e7d89efefc553
+#   text hash     0f7a666588c4e3a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

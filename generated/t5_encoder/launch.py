@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  00872778bdf900c9
-#   text hash     9944595c0077e936
+#   content hash  6c4e7d89efefc553
+#   text hash     157d8f8def8d40e2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  00872778bdf900c9
-#   text hash     d9184f0574dfa38d
+#   content hash  6c4e7d89efefc553
+#   text hash     7efdd1a3bd1300ab
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

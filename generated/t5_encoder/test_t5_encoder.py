@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  00872778bdf900c9
-#   text hash     4d2fb05550b49bdc
+#   content hash  6c4e7d89efefc553
+#   text hash     c72e8ed463cdbcd8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

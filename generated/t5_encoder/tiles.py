@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  00872778bdf900c9
-#   text hash     6a0746c9c3e65d68
+#   content hash  6c4e7d89efefc553
+#   text hash     08a1489c1bc66a3c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

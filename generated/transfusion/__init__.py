@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  611da9f65289f980
-#   text hash     a578434ef36455fb
+#   content hash  a4b37ab0bfdeeccb
+#   text hash     3e309e5badb259c9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

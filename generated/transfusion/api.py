@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  611da9f65289f980
-#   text hash     010e9004fdeb42d6
+#   content hash  a4b37ab0bfdeeccb
+#   text hash     f0df95efabcabe3d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

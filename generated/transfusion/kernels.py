@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  611da9f65289f980
-#   text hash     adb5afbc098e7ae0
+#   content hash  a4b37ab0bfdeeccb
+#   text hash     7d34ea39dcb300d5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

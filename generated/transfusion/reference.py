@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  611da9f65289f980
-#   text hash     26e4eba927085c2d
+#   content hash  a4b37ab0bfdeeccb
+#   text hash     582e6983c3dab962
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

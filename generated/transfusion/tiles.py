@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  611da9f65289f980
-#   text hash     3bbd078497a2580f
+#   content hash  a4b37ab0bfdeeccb
+#   text hash     18e01fcbe11fce68
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

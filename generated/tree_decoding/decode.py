@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db0e14898afb0958
-#   text hash     1b7acfc694ad7acb
+#   content hash  4227e97f18ab1448
+#   text hash     a5f90f907aaa8c8c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db0e14898afb0958
-#   text hash     7827c6339fc471b2
+#   content hash  4227e97f18ab1448
+#   text hash     5d8ec84d77f8ed4c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

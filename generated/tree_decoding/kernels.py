@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db0e14898afb0958
-#   text hash     0b3cb87de94adc66
+#   content hash  4227e97f18ab1448
+#   text hash     0841cc3682ec4066
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

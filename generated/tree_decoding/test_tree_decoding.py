@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db0e14898afb0958
-#   text hash     7143ecc3d7895ac4
+#   content hash  4227e97f18ab1448
+#   text hash     8543640d4c6fa435
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -257,12 +257,14 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
     yield "taken_ptr", "how many tiles programs have taken beside the first of each"
     yield "places", "for each stage of keys which tile of which head it is"
-    yield "STAGES, K_STAGES", "stages of the buffers of queries and of dout, and of those of keys and of values"
+    yield "STAGES", "stages of the buffers of queries and of dout"
+    yield "K_STAGES", "stages of those of keys and of values: 2 where programs take tiles in turns, else 1"
     yield (
         "keys, exchange, queries",
         "buffers of what workers own, of what they exchange, and of what they walk along, with their barriers",
     )
-    yield from _in_gluon()
+    yield from (row for row in _in_gluon() if row[0] != "x_free")
+    yield "turns", "where programs take tiles in turns, kv_free and places: what tells of the next ones"
     yield "begun", "tiles of keys so far: this one has stage begun % K_STAGES"
     yield "kv_ready", "for each stage of these a barrier that keys and values have come"
     yield "kv_free", "for each a barrier that both workers are done with them"
@@ -291,7 +293,8 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
         "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "
         "with their barriers",
         "WORKERS": "how many times 64 keys a program has, for load_tiles: once",
-        "kv_free": "a barrier that all groups are done with them",
+        "K_STAGES": "stages of keys and of values, for load_tiles: one",
+        "turns": "what load_tiles takes where programs take tiles in turns: nothing",
         "lengths": "what load_tiles takes of the kernel's parameters",
         "terms": "a tuple that make_dv makes for its steps: what none of them changes",
         "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",
@@ -299,7 +302,7 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
         "free": "for each stage of the buffers a barrier that make_dv and make_dk are done with it",
         "dp_less_delta": "dp - delta, in the order of threads",
     }
-    others = {"factors", "factors_ready", "x_free"}
+    others = {"factors", "factors_ready"}
     for names, meaning in _on_hopper_backward(plan):
         if names not in others:
             yield names, told.get(names, meaning)

@@ -181,7 +181,7 @@ class Backward:
             *self._loops(self.step.call).blocks,
         )
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
-        given = ("keys", "exchange", "queries", "dq_sum_desc")
+        given = ("keys", "turns", "exchange", "queries", "dq_sum_desc")
         constants = ("D", "DV", "BLOCK_D", "BLOCK_DV", "K_STAGES", "WORKERS")
         share = ("tile * WORKERS + WORKER", "items // (group * groups) * WORKERS", "WIDE")
         cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
@@ -262,7 +262,7 @@ class Backward:
         head_loads = needed(tuple(map(self._laid_out, terms.loads("head"))), reads(loops.range))
         body = (Statement("row_base", p.storage.head_rows), *head_loads, *loops.blocks)
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
-        given = ("keys", "queries", *tiles, *(("come",) if self.cut else ()))
+        given = ("keys", "turns", "queries", *tiles, *(("come",) if self.cut else ()))
         order = {"taken_ptr", "items", "tiles", "group", "groups", *names(self._key_heads)}
         read = {"lse_ptr", "delta_ptr", "k_len", *order, *reads(self._keys_loaded)}
         return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), found=self._found)

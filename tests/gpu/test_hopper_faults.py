@@ -116,3 +116,46 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
     else:
         # for the fault's own reason: an error, not a file that no longer runs
         assert code == 1 and "AssertionError" in said, said[-2000:]
+
+
+# of programs that take many tiles of keys in turns: no call of a suite has as many
+IN_TURNS = {
+    "keys of the other stage": ("(matrix(k_buffer, stage * WORKERS), ", "(matrix(k_buffer, (1 - stage) * WORKERS), "),
+    "values of the other stage": ("matrix(v_buffer, stage * WORKERS", "matrix(v_buffer, (1 - stage) * WORKERS"),
+    "the place of a tile in the other stage": ("    place = stage * 3\n", "    place = (1 - stage) * 3\n"),
+    "a tile that nobody takes": ("tl.store(taken_ptr, 0,", "tl.store(taken_ptr, 1,"),
+    "a head that is another one's": ("head // Hkv, head % Hkv", "head // Hkv, (head + 1) % Hkv"),
+}
+COMPARED = """
+import importlib, os, sys, torch
+sys.path.insert(0, sys.argv[1])
+package = importlib.import_module("causal")
+torch.manual_seed(0)
+q, k, v, dout = (torch.randn(40, 640, heads, 64, device="cuda", dtype=torch.float16) for heads in (24, 12, 12, 24))
+for x in (q, k, v):
+    x.requires_grad_()
+found = {}
+for target in ("hopper", "portable"):
+    os.environ["ATTNFORGE_TARGET"] = target
+    package.runtime.LaunchCache.known.clear()
+    found[target] = torch.autograd.grad(package.attention(q, k, v), (q, k, v), dout)
+apart = [(x - y).norm() / y.norm() for x, y in zip(found["hopper"], found["portable"], strict=True)]
+print("alike" if max(apart) < 5e-3 else "apart")
+"""
+
+
+@pytest.mark.parametrize("fault", IN_TURNS)
+def test_a_fault_of_turns_has_its_place(fault: str) -> None:
+    assert IN_TURNS[fault][0] in (GENERATED / BACKWARD).read_text(), "bring this test up to date"
+
+
+@needs_hopper
+@pytest.mark.parametrize("fault", [None, *IN_TURNS])
+def test_turns_with_a_fault_give_other_gradients(fault: str | None, tmp_path: Path) -> None:
+    path = copied("causal", tmp_path) / "hopper_backward.py"
+    if fault:
+        path.write_text(path.read_text().replace(*IN_TURNS[fault]))
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPARED, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.split() == ["apart" if fault else "alike"], done.stderr[-2000:]

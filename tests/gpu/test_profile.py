@@ -381,8 +381,8 @@ def test_each_tensor_of_a_launch_is_counted_once() -> None:
 def test_kernels_of_all_targets_are_known() -> None:
     made = profile.written(plan.build(next(iter(arguments.load(["rope_gqa"]).values()))))
     assert {"forward", "backward_dq", "prepare", "backward", "finish", "turn_back"} <= set(made)
-    assert made["backward"] == {"dq_sum_desc", "dq_sum_ptr", "dk_ptr", "dv_ptr"}
-    assert made["prepare"] == {"dq_sum_ptr", "delta_ptr"} and "out_ptr" in made["forward"]
+    assert made["backward"] == {"dq_sum_desc", "dq_sum_ptr", "taken_ptr", "dk_ptr", "dv_ptr"}
+    assert made["prepare"] == {"dq_sum_ptr", "taken_ptr", "delta_ptr"} and "out_ptr" in made["forward"]
 
 
 def test_a_place_is_counted_once() -> None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03f01508f87e1014
-#   text hash     bcc1d013d8daf9cd
+#   content hash  cc749d76fce9a303
+#   text hash     217a84b022aef633
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03f01508f87e1014
-#   text hash     6c2872d02bf197d9
+#   content hash  cc749d76fce9a303
+#   text hash     a3d7c059b4adc315
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03f01508f87e1014
-#   text hash     321dfc87c0e86a0b
+#   content hash  cc749d76fce9a303
+#   text hash     62dce745b4138484
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03f01508f87e1014
-#   text hash     73453cedb70a8e17
+#   content hash  cc749d76fce9a303
+#   text hash     7a130d33b32e7bf1
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

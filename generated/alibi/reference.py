@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03f01508f87e1014
-#   text hash     5f8fbbe745483eb7
+#   content hash  cc749d76fce9a303
+#   text hash     323b445f69345e9d
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

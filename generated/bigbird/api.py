@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c1fabad465ef281
-#   text hash     dfbc5f557e0cc788
+#   content hash  59e3caaf94f6ed8d
+#   text hash     7a71398acf5a592a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c1fabad465ef281
-#   text hash     82359404d6b0c137
+#   content hash  59e3caaf94f6ed8d
+#   text hash     dce247f613f41c7b
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  478bae5b5b38fde7
-#   text hash     063a722e4b3e1c30
+#   content hash  5c23e2446067b9cc
+#   text hash     0342064737fa84ac
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  478bae5b5b38fde7
-#   text hash     3c23e21207190727
+#   content hash  5c23e2446067b9cc
+#   text hash     e8be17ceff917d10
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  478bae5b5b38fde7
-#   text hash     d124e62b8d3b9fa0
+#   content hash  5c23e2446067b9cc
+#   text hash     8619b4bc3570e0fd
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  478bae5b5b38fde7
-#   text hash     bc295c7f07895120
+#   content hash  5c23e2446067b9cc
+#   text hash     12d6a7efe24ebcb6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

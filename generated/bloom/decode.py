@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37aaf484a7dbdd58
-#   text hash     066ec59b6e03cd51
+#   content hash  d14e9624a8b25bb1
+#   text hash     a4c2653cb6f83cef
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

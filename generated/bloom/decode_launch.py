@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37aaf484a7dbdd58
-#   text hash     a6753f7c1b157720
+#   content hash  d14e9624a8b25bb1
+#   text hash     367399e5bf8829bf
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

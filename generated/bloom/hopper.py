@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37aaf484a7dbdd58
-#   text hash     568b27d134e52988
+#   content hash  d14e9624a8b25bb1
+#   text hash     092efae9ec4ab6c1
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

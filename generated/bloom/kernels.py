@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37aaf484a7dbdd58
-#   text hash     e576415ec403818c
+#   content hash  d14e9624a8b25bb1
+#   text hash     1978f8644a191ea9
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

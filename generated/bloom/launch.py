@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  37aaf484a7dbdd58
-#   text hash     38668b0bd1579ed9
+#   content hash  d14e9624a8b25bb1
+#   text hash     c235c0bbcd4ed9ac
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     a809ef8a5d9b86c5
+#   content hash  37b778cec6dc3ff1
+#   text hash     f929bfe11d5ddcdf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

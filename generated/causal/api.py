@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     62231ea7f0e14bc3
+#   content hash  37b778cec6dc3ff1
+#   text hash     85e501c8b1dab545
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     c9927fdfb2dd7995
+#   content hash  37b778cec6dc3ff1
+#   text hash     3821fbfd8a687b45
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     586ca0d9e864f4c0
+#   content hash  37b778cec6dc3ff1
+#   text hash     ebb66a2dc0a9ee79
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -75,7 +75,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import runtime
 from .hopper import barriers, matrix, score_product, store_rows
-from .hopper_backward import by_threads, load_tiles, over_columns
+from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
@@ -203,11 +203,8 @@ def make_dv(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    place = tl.program_id(0)
-    tile = place // group % tiles + place // (group * tiles * groups) * tiles
-    head = place % group + place // (group * tiles) % groups * group
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
-    b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
     q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
@@ -258,11 +255,8 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    place = tl.program_id(0)
-    tile = place // group % tiles + place // (group * tiles * groups) * tiles
-    head = place % group + place // (group * tiles) % groups * group
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
-    b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
     q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:
@@ -301,11 +295,7 @@ def make_dq(
     """Add a program's share of dQ to memory."""
     dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups = for_dq
     k_buffer, v_buffer, kv_ready = keys
-    place = tl.program_id(0)
-    tile = place // group % tiles + place // (group * tiles * groups) * tiles
-    head = place % group + place // (group * tiles) % groups * group
-    Hkv = Hq // GROUP
-    b, kv_h = head // Hkv, head % Hkv
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
     q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if k_start < k_len:

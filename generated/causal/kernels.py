@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     414cf6168584ffa8
+#   content hash  37b778cec6dc3ff1
+#   text hash     3e2d06eb7081929e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     80c11bd688f11738
+#   content hash  37b778cec6dc3ff1
+#   text hash     bfdcdff8a305b731
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     5bce5b787e021b0a
+#   content hash  37b778cec6dc3ff1
+#   text hash     d75f31323fb98cde
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

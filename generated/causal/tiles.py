@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7317a5779202c1a
-#   text hash     4a6ef575f58fd7b6
+#   content hash  37b778cec6dc3ff1
+#   text hash     4f017519556353a8
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3f43d7e174663a2
-#   text hash     b80f5c8c74f36f29
+#   content hash  37c52d66898563a7
+#   text hash     43c1c2b9ff9dc7da
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

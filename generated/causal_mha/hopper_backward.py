@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3f43d7e174663a2
-#   text hash     2783ea5e0d0f6ab5
+#   content hash  37c52d66898563a7
+#   text hash     b91a07879289e389
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

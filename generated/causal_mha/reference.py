@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3f43d7e174663a2
-#   text hash     ef63d1940ea9ed25
+#   content hash  37c52d66898563a7
+#   text hash     81472306c5b071f9
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3f43d7e174663a2
-#   text hash     d35621421e28ae52
+#   content hash  37c52d66898563a7
+#   text hash     0ee599cd3367ca8c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

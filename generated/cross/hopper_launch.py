@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f1489378c5489c45
-#   text hash     5945ff074db0cebf
+#   content hash  d8f1d29a0a924d90
+#   text hash     5b184405ddc583d6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

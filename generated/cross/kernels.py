@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f1489378c5489c45
-#   text hash     9d62646dbcf2041f
+#   content hash  d8f1d29a0a924d90
+#   text hash     1edfd4dd9af3dac6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

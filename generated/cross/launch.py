@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f1489378c5489c45
-#   text hash     b75788b4fd153bcd
+#   content hash  d8f1d29a0a924d90
+#   text hash     dc5dd7fc517c7071
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f1489378c5489c45
-#   text hash     a4f1d1b2cd59ee72
+#   content hash  d8f1d29a0a924d90
+#   text hash     97c4132ce5a37e2c
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

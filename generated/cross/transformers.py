@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f1489378c5489c45
-#   text hash     85288ae589569151
+#   content hash  d8f1d29a0a924d90
+#   text hash     38a5f9769ca9c876
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  563a869a88a6ef8b
-#   text hash     353b4ceca73e19f3
+#   content hash  f73ed80365d4c548
+#   text hash     c5c1ae1bd7961868
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

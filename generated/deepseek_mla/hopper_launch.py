@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  563a869a88a6ef8b
-#   text hash     57ee8b797e83be75
+#   content hash  f73ed80365d4c548
+#   text hash     0815fd48927bd3e0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  563a869a88a6ef8b
-#   text hash     050bd77cca3f35a4
+#   content hash  f73ed80365d4c548
+#   text hash     053fe4797b265a82
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

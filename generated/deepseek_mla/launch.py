@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  563a869a88a6ef8b
-#   text hash     f416a1009ea81492
+#   content hash  f73ed80365d4c548
+#   text hash     997ed1d0208da750
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

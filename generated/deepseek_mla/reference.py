@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  563a869a88a6ef8b
-#   text hash     754c00e566089ac9
+#   content hash  f73ed80365d4c548
+#   text hash     4f69b27d61d22fa1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e4b4147a9b6df974
-#   text hash     294833833b63b371
+#   content hash  8d48f27c63d1c508
+#   text hash     67a3c7ed4fbcc51b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e4b4147a9b6df974
-#   text hash     a312d758b9ecacb2
+#   content hash  8d48f27c63d1c508
+#   text hash     84628f6d521523b4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e4b4147a9b6df974
-#   text hash     1d023674edce9d0c
+#   content hash  8d48f27c63d1c508
+#   text hash     e8f5e977ea882865
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

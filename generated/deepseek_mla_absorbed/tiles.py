@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e4b4147a9b6df974
-#   text hash     5a73771e2ec19f08
+#   content hash  8d48f27c63d1c508
+#   text hash     cbc9fb3146d76648
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

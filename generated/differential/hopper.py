@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac28e123e754edb1
-#   text hash     4ca6161948ef7db3
+#   content hash  c8d024a0ab463559
+#   text hash     0bc13adc722f4cbb
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac28e123e754edb1
-#   text hash     ba20a5283b45cc0c
+#   content hash  c8d024a0ab463559
+#   text hash     0b9149ccb664a2f2
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

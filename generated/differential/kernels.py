@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac28e123e754edb1
-#   text hash     5906a60500b83fef
+#   content hash  c8d024a0ab463559
+#   text hash     a5105f26085a7f41
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

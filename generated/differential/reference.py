@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac28e123e754edb1
-#   text hash     8e05765a19f0fac2
+#   content hash  c8d024a0ab463559
+#   text hash     49d5fae838bbd89c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

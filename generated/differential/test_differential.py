@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac28e123e754edb1
-#   text hash     59beeef110ea888a
+#   content hash  c8d024a0ab463559
+#   text hash     36d8d8b8cb7161af
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

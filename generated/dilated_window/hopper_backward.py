@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ca79dce9a3a4987a
-#   text hash     2170dd3766007e88
+#   content hash  6ee7854041e61803
+#   text hash     056f8b3dd969dbb8
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ca79dce9a3a4987a
-#   text hash     656fbdceb2e9e1c8
+#   content hash  6ee7854041e61803
+#   text hash     0ae38ff9c3f1ec4d
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

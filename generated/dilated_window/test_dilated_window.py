@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ca79dce9a3a4987a
-#   text hash     a85d62dc6f007ccc
+#   content hash  6ee7854041e61803
+#   text hash     171aae3185505dd3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ca79dce9a3a4987a
-#   text hash     e8f34412a2b08d1e
+#   content hash  6ee7854041e61803
+#   text hash     95806ed224a61b5f
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

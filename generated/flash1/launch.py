@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  606019935fb92706
-#   text hash     56b905bc32d3191f
+#   content hash  f1dc437b85b23201
+#   text hash     28c4091887ba868f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

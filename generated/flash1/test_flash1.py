@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  606019935fb92706
-#   text hash     af9997814e5119f8
+#   content hash  f1dc437b85b23201
+#   text hash     92c17593b1e799b9
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  606019935fb92706
-#   text hash     c251079e3286b1e6
+#   content hash  f1dc437b85b23201
+#   text hash     73966e329e649d8f
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f03e472fdd22a5c7
-#   text hash     193b1fa46a4d18b8
+#   content hash  1487865ede39c922
+#   text hash     fcc4e2c4c34ec486
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

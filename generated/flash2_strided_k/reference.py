@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f03e472fdd22a5c7
-#   text hash     d6d9482155f6e689
+#   content hash  1487865ede39c922
+#   text hash     8c7ab4f74c93e1cf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  654e05b774d57040
-#   text hash     fdee276d2ead682c
+#   content hash  46bb10b6ea9a0404
+#   text hash     18d36684f6ebc21f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

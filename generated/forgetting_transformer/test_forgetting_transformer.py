@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  654e05b774d57040
-#   text hash     cc2ba14b3cdb863c
+#   content hash  46bb10b6ea9a0404
+#   text hash     841a0644b4b78420
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  654e05b774d57040
-#   text hash     81b86f72a3172e91
+#   content hash  46bb10b6ea9a0404
+#   text hash     d0ab180a7499c600
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3631104713375ca5
-#   text hash     070d84ee1e8d8ef0
+#   content hash  55d01584a7c7da40
+#   text hash     3a04f9d002dfc6a6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

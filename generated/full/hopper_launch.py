@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3631104713375ca5
-#   text hash     124f0bd79117aff4
+#   content hash  55d01584a7c7da40
+#   text hash     59b4ed5dc2bccf9b
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

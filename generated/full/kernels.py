@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3631104713375ca5
-#   text hash     f9c99be92dc8b216
+#   content hash  55d01584a7c7da40
+#   text hash     1e15802192851a09
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

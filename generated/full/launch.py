@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3631104713375ca5
-#   text hash     9b5b5ddbf2345795
+#   content hash  55d01584a7c7da40
+#   text hash     b542efbbc54f947d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

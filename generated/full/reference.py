@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3631104713375ca5
-#   text hash     400c7a301d3282fa
+#   content hash  55d01584a7c7da40
+#   text hash     db57faae33625b3f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

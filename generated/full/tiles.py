@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3631104713375ca5
-#   text hash     68992b4442480d1e
+#   content hash  55d01584a7c7da40
+#   text hash     e776bfd62c50c2a5
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

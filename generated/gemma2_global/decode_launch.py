@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4794fe666dccaa40
-#   text hash     d329d26bb514ae9d
+#   content hash  7ef7fefd2c54f895
+#   text hash     23b75634525888a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

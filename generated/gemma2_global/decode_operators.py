@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4794fe666dccaa40
-#   text hash     a86d86509a898005
+#   content hash  7ef7fefd2c54f895
+#   text hash     7a530120020a01ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4794fe666dccaa40
-#   text hash     986090d9089bf2ad
+#   content hash  7ef7fefd2c54f895
+#   text hash     9cf9f17a18142a32
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

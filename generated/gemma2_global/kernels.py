@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4794fe666dccaa40
-#   text hash     350254b0ef99c74f
+#   content hash  7ef7fefd2c54f895
+#   text hash     10325f7780e428c2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4794fe666dccaa40
-#   text hash     4cc60cdca734e8ca
+#   content hash  7ef7fefd2c54f895
+#   text hash     4bafc256cf9a1441
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55062ee5917159b8
-#   text hash     6a5f2d48b7d72b8b
+#   content hash  bf03e0b23a2bab68
+#   text hash     c7d033f27cbbc183
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

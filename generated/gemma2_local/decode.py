@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55062ee5917159b8
-#   text hash     36c1fc391769a69d
+#   content hash  bf03e0b23a2bab68
+#   text hash     5351cd403570d39e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55062ee5917159b8
-#   text hash     26d7d7fb5d8ba823
+#   content hash  bf03e0b23a2bab68
+#   text hash     49deb7a8ebcf9424
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55062ee5917159b8
-#   text hash     9c6ded66813b4125
+#   content hash  bf03e0b23a2bab68
+#   text hash     f020931e28be6fca
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  55062ee5917159b8
-#   text hash     0d3a6495f52db795
+#   content hash  bf03e0b23a2bab68
+#   text hash     502359e6dffe6c64
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c7eb0ba683ffb480
-#   text hash     710dea29017b7bc2
+#   content hash  2002a49a265e6186
+#   text hash     2d817b1a75790493
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

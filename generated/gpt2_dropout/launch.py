@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c7eb0ba683ffb480
-#   text hash     b455dc39e03d6f18
+#   content hash  2002a49a265e6186
+#   text hash     435989f5b7bb88c7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

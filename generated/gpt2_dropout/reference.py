@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c7eb0ba683ffb480
-#   text hash     8e1bc009ebd4e432
+#   content hash  2002a49a265e6186
+#   text hash     0887211383ecfe61
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c7eb0ba683ffb480
-#   text hash     e1a2be8e72817c01
+#   content hash  2002a49a265e6186
+#   text hash     95ee75b6d232b084
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

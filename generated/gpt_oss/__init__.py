@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0896fa2c5321be88
-#   text hash     b0de4f0b6910c9fc
+#   content hash  9aa8461f95ba41d3
+#   text hash     04ec77fc8d2ee16f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

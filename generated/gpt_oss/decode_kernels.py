@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0896fa2c5321be88
-#   text hash     c80db256948b10fa
+#   content hash  9aa8461f95ba41d3
+#   text hash     317eba68d8ec9eb7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

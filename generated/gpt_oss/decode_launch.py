@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0896fa2c5321be88
-#   text hash     ba52424c7d72c8fb
+#   content hash  9aa8461f95ba41d3
+#   text hash     cdb5e39cab888b5d
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

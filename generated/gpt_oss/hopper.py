@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0896fa2c5321be88
-#   text hash     1ed2b91bb27e7e42
+#   content hash  9aa8461f95ba41d3
+#   text hash     2c55c8c0e22f18ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0896fa2c5321be88
-#   text hash     f073882aad2b1e9c
+#   content hash  9aa8461f95ba41d3
+#   text hash     a040fdf16a8b4359
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cb82774416f5ef7
-#   text hash     7154757bb9e279c9
+#   content hash  bfc9a39d8b801c77
+#   text hash     b23ce3b556e0cd2c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cb82774416f5ef7
-#   text hash     22baccf65a52210c
+#   content hash  bfc9a39d8b801c77
+#   text hash     65b097adb18fb3a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cb82774416f5ef7
-#   text hash     1b8f4af8d25b886f
+#   content hash  bfc9a39d8b801c77
+#   text hash     f4f06f193bc900cf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cb82774416f5ef7
-#   text hash     d0b26ec2eb40151d
+#   content hash  bfc9a39d8b801c77
+#   text hash     a122f9f9794c43c7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2cb82774416f5ef7
-#   text hash     d827437557b67869
+#   content hash  bfc9a39d8b801c77
+#   text hash     eea9c26848eb6f2a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a670e35aa5239f86
-#   text hash     843d6ff749e3f192
+#   content hash  52c79eaf7052bfed
+#   text hash     7f41b993278e0e6e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a670e35aa5239f86
-#   text hash     d266baaaa476f4b3
+#   content hash  52c79eaf7052bfed
+#   text hash     b730c8b451acbdb8
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a670e35aa5239f86
-#   text hash     7860e86c34926465
+#   content hash  52c79eaf7052bfed
+#   text hash     f3ab2f121b86080c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a670e35aa5239f86
-#   text hash     b4ab363fec380e37
+#   content hash  52c79eaf7052bfed
+#   text hash     6b46ba791eb4aa84
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a670e35aa5239f86
-#   text hash     66487f80bd406bf7
+#   content hash  52c79eaf7052bfed
+#   text hash     94b99809eb57aaac
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

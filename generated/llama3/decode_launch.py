@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c34487f63b0f29d
-#   text hash     71b465bfe6717a6f
+#   content hash  25a0e89e1a427911
+#   text hash     74531ad47b470a40
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

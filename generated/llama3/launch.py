@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c34487f63b0f29d
-#   text hash     37a2b2b626b9989a
+#   content hash  25a0e89e1a427911
+#   text hash     ac34db908d9eb50e
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c34487f63b0f29d
-#   text hash     2c7d1ba2e367e614
+#   content hash  25a0e89e1a427911
+#   text hash     31139d06e18fe186
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c34487f63b0f29d
-#   text hash     889a5ddb8f0f5713
+#   content hash  25a0e89e1a427911
+#   text hash     cf9c4d25f87ea2ea
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c34487f63b0f29d
-#   text hash     7c2969611e792fe2
+#   content hash  25a0e89e1a427911
+#   text hash     298e5ed4509ed4f5
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

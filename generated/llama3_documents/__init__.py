@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21441272ff675321
-#   text hash     17a9c0937f155a7a
+#   content hash  8a8875ce2f9e566c
+#   text hash     4ae3d16de8f6877d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

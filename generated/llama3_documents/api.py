@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21441272ff675321
-#   text hash     c21cc7851d60278c
+#   content hash  8a8875ce2f9e566c
+#   text hash     94404d503016485d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

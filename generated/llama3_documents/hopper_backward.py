@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21441272ff675321
-#   text hash     4cc6f854f5776339
+#   content hash  8a8875ce2f9e566c
+#   text hash     ac894e8f92018930
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

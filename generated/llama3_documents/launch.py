@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21441272ff675321
-#   text hash     65640eaf13ad982c
+#   content hash  8a8875ce2f9e566c
+#   text hash     e8ed4d8ec635ec21
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21441272ff675321
-#   text hash     eeac5909b935760c
+#   content hash  8a8875ce2f9e566c
+#   text hash     89b1bbb06e869361
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

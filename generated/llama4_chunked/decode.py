@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6da41c830249275f
-#   text hash     d9d463df38b095e8
+#   content hash  56cf4cc632b7f2ba
+#   text hash     9d7a01da0c126c9c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

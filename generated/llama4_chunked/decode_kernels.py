@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6da41c830249275f
-#   text hash     9592db7e49363683
+#   content hash  56cf4cc632b7f2ba
+#   text hash     18cbc7a6fd4f5115
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

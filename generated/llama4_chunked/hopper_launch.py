@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6da41c830249275f
-#   text hash     f90ec4342e8202f0
+#   content hash  56cf4cc632b7f2ba
+#   text hash     e1612fdc2d8aabc1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6da41c830249275f
-#   text hash     da14b80378bcf03e
+#   content hash  56cf4cc632b7f2ba
+#   text hash     37c599d1eebb554d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  640eefd99bae5019
-#   text hash     adde71637564a5f1
+#   content hash  c88afc179cd79742
+#   text hash     e67dc57e777f4071
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  640eefd99bae5019
-#   text hash     9fa3f638322d66a0
+#   content hash  c88afc179cd79742
+#   text hash     8234ca744e12904c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

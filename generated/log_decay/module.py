@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  640eefd99bae5019
-#   text hash     ec1d0fe6fa1281e9
+#   content hash  c88afc179cd79742
+#   text hash     ffed08858556655b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

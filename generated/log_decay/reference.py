@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  640eefd99bae5019
-#   text hash     282fb76fbf832b0b
+#   content hash  c88afc179cd79742
+#   text hash     c90e0f87581feac5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  640eefd99bae5019
-#   text hash     c0aa9e0251d9d21e
+#   content hash  c88afc179cd79742
+#   text hash     729ecac9e6c3ee2c
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  608cba556548c1b9
-#   text hash     cddf31b56af4f989
+#   content hash  97a72cd79c9a4d4c
+#   text hash     39d8fa4ac616894e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

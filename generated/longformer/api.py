@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  608cba556548c1b9
-#   text hash     a70d212f0830ee10
+#   content hash  97a72cd79c9a4d4c
+#   text hash     bab09b51872e99ec
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

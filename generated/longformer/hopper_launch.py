@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  608cba556548c1b9
-#   text hash     44e0000684960268
+#   content hash  97a72cd79c9a4d4c
+#   text hash     827b1f73ca8de749
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  608cba556548c1b9
-#   text hash     4cc4352a9a2ca214
+#   content hash  97a72cd79c9a4d4c
+#   text hash     0f4f23abe3becb89
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

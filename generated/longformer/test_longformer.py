@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  608cba556548c1b9
-#   text hash     5a6b92e80cdc72d4
+#   content hash  97a72cd79c9a4d4c
+#   text hash     41b0bf2562b6e380
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

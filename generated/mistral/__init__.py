@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bf84dd82ecc5285
-#   text hash     00a74bd41e9f9297
+#   content hash  247635f56bebaa38
+#   text hash     c7e826388a7be523
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

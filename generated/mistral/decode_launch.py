@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bf84dd82ecc5285
-#   text hash     f5c86774497251a4
+#   content hash  247635f56bebaa38
+#   text hash     2fc67ce5178d2e06
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

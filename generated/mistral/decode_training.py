@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bf84dd82ecc5285
-#   text hash     b8ec4f2030b7eb07
+#   content hash  247635f56bebaa38
+#   text hash     1d5a1be0170e77f4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bf84dd82ecc5285
-#   text hash     4865401ce5cb99c3
+#   content hash  247635f56bebaa38
+#   text hash     f3a86010fbcc4672
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bf84dd82ecc5285
-#   text hash     b520062a59b8d6c0
+#   content hash  247635f56bebaa38
+#   text hash     d0dd2701cb4055ad
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

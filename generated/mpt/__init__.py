@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fcfc9883674c9819
-#   text hash     9fa8acd649a03215
+#   content hash  78bf0a2878b82732
+#   text hash     0ae5ea9af9268130
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

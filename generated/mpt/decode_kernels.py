@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fcfc9883674c9819
-#   text hash     0188549246429e45
+#   content hash  78bf0a2878b82732
+#   text hash     9b809003dd66686a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fcfc9883674c9819
-#   text hash     0156d1ed47823dbf
+#   content hash  78bf0a2878b82732
+#   text hash     65abb896a845b900
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fcfc9883674c9819
-#   text hash     4dff05b8e11e8a85
+#   content hash  78bf0a2878b82732
+#   text hash     dc7e0a5cc5c61621
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fcfc9883674c9819
-#   text hash     50bd3fd818e4c58f
+#   content hash  78bf0a2878b82732
+#   text hash     558e621ff556e5d1
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

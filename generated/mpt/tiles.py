@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fcfc9883674c9819
-#   text hash     a5280e8905427b60
+#   content hash  78bf0a2878b82732
+#   text hash     a949b5bfa87d1f23
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

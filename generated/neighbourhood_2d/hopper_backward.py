@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  88c33847a73518a0
-#   text hash     59d3fee58e38e83a
+#   content hash  66bc8b71b34bb1a7
+#   text hash     7b021b53530e4e97
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  88c33847a73518a0
-#   text hash     0866df5c4c998419
+#   content hash  66bc8b71b34bb1a7
+#   text hash     8a768d7bbc584c3b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  88c33847a73518a0
-#   text hash     00bb7368bb5ff4f9
+#   content hash  66bc8b71b34bb1a7
+#   text hash     b1d97ea9b35f2a4c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  88c33847a73518a0
-#   text hash     2b7ffb85b6d3ce41
+#   content hash  66bc8b71b34bb1a7
+#   text hash     f16054ec7331694b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

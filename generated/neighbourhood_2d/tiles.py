@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  88c33847a73518a0
-#   text hash     8f913440ec8a6fb6
+#   content hash  66bc8b71b34bb1a7
+#   text hash     625cdc001945c14c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c8b7ce3b532a7e1d
-#   text hash     3b228707d270510f
+#   content hash  5e0cace75ad0cfb9
+#   text hash     ab326fefa854daff
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c8b7ce3b532a7e1d
-#   text hash     5fc1bbda41e74f70
+#   content hash  5e0cace75ad0cfb9
+#   text hash     5e77fa70578a3a6d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -77,7 +77,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import runtime
 from .hopper import barriers, clear_rows, matrix, score_product, store_rows
-from .hopper_backward import by_threads, load_tiles, over_columns
+from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, find_rows, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
@@ -208,11 +208,8 @@ def make_dv(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    place = tl.program_id(0)
-    tile = place // group % tiles + place // (group * tiles * groups) * tiles
-    head = place % group + place // (group * tiles) % groups * group
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
-    b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -273,11 +270,8 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    place = tl.program_id(0)
-    tile = place // group % tiles + place // (group * tiles * groups) * tiles
-    head = place % group + place // (group * tiles) % groups * group
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
-    b, kv_h = head // Hkv, head % Hkv
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -326,11 +320,7 @@ def make_dq(
         sequences, tiles, group, groups
     ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
-    place = tl.program_id(0)
-    tile = place // group % tiles + place // (group * tiles * groups) * tiles
-    head = place % group + place // (group * tiles) % groups * group
-    Hkv = Hq // GROUP
-    b, kv_h = head // Hkv, head % Hkv
+    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c8b7ce3b532a7e1d
-#   text hash     c190e5889587df0a
+#   content hash  5e0cace75ad0cfb9
+#   text hash     ed1e91abf2eb7ad9
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

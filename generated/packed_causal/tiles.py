@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c8b7ce3b532a7e1d
-#   text hash     9b801a3fbd94c482
+#   content hash  5e0cace75ad0cfb9
+#   text hash     1be4fd0a1e0c5cdd
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

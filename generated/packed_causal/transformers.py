@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c8b7ce3b532a7e1d
-#   text hash     aba614eef3b927d1
+#   content hash  5e0cace75ad0cfb9
+#   text hash     354cbed53a648537
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

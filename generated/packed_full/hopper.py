@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6abf58870b9b1df9
-#   text hash     9bda4ebc4b92148f
+#   content hash  3d88000534f8908d
+#   text hash     6972e7d157b1ad7c
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6abf58870b9b1df9
-#   text hash     54175122555e028b
+#   content hash  3d88000534f8908d
+#   text hash     6ca6e8eda80ff35a
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6abf58870b9b1df9
-#   text hash     12fe6225d6f20e9a
+#   content hash  3d88000534f8908d
+#   text hash     10e78585ba2e3b3c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6abf58870b9b1df9
-#   text hash     2ce9a5bb99b9ad2b
+#   content hash  3d88000534f8908d
+#   text hash     c8d8ff0267f7fbdd
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

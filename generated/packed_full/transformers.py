@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6abf58870b9b1df9
-#   text hash     7bb12cf6340d8882
+#   content hash  3d88000534f8908d
+#   text hash     bee2f6d95c66e86f
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3497a7ee320b3136
-#   text hash     313a3e24d6a41bc2
+#   content hash  5707395681c46d45
+#   text hash     66de88baf6ed21a7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

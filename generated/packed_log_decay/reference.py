@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3497a7ee320b3136
-#   text hash     7fcc87f065cb13f9
+#   content hash  5707395681c46d45
+#   text hash     ef588e361873d696
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

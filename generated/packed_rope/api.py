@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b1c178f6d0dfb583
-#   text hash     5c5a340ab59b2681
+#   content hash  11777cc9fde04b1c
+#   text hash     a53e4aed6775ab86
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

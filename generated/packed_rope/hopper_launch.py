@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b1c178f6d0dfb583
-#   text hash     49988aded1282e21
+#   content hash  11777cc9fde04b1c
+#   text hash     8a258e66ea2f7a06
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

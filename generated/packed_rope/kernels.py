@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b1c178f6d0dfb583
-#   text hash     da6ad243fcbe8181
+#   content hash  11777cc9fde04b1c
+#   text hash     0983f09e825e1d3e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

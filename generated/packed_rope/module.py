@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b1c178f6d0dfb583
-#   text hash     84562fe8291a8e5a
+#   content hash  11777cc9fde04b1c
+#   text hash     0cd02b64915efe31
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b1c178f6d0dfb583
-#   text hash     0ff9083099dbec51
+#   content hash  11777cc9fde04b1c
+#   text hash     cce248762cb4de66
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

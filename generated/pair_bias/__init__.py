@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bd8100e9f329bd2a
-#   text hash     b4c8a50d78099521
+#   content hash  82a381e43b80ec0e
+#   text hash     7eef1bad197c4970
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

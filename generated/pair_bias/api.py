@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bd8100e9f329bd2a
-#   text hash     df889ca04ada2446
+#   content hash  82a381e43b80ec0e
+#   text hash     bc58336497d2bc03
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

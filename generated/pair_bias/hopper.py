@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bd8100e9f329bd2a
-#   text hash     efaadef958fcf7ee
+#   content hash  82a381e43b80ec0e
+#   text hash     430af4027d0bc3ca
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bd8100e9f329bd2a
-#   text hash     2d573cb34cf7edc5
+#   content hash  82a381e43b80ec0e
+#   text hash     585b082c0ce79181
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

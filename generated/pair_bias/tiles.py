@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bd8100e9f329bd2a
-#   text hash     d518d4e950b25eac
+#   content hash  82a381e43b80ec0e
+#   text hash     1708c4f934971c5d
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

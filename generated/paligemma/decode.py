@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d623500d5197951d
-#   text hash     9038656e27879677
+#   content hash  10591915d0bb8cbe
+#   text hash     858b85c9900f117f
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d623500d5197951d
-#   text hash     82b2551415c51f9b
+#   content hash  10591915d0bb8cbe
+#   text hash     586a5acf641ed4ad
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d623500d5197951d
-#   text hash     233949605a48df94
+#   content hash  10591915d0bb8cbe
+#   text hash     6b2ebb0001ca42a6
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

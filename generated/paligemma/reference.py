@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d623500d5197951d
-#   text hash     cadf8b0e0ef2b38d
+#   content hash  10591915d0bb8cbe
+#   text hash     0c39191d0342f586
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

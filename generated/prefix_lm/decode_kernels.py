@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a9f4b4dc3822a65
-#   text hash     9c922b3b4f8ddd58
+#   content hash  02ff609840733ec9
+#   text hash     78290b8f1d3c6411
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

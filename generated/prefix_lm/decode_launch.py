@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a9f4b4dc3822a65
-#   text hash     dc928408dcf60f66
+#   content hash  02ff609840733ec9
+#   text hash     94fe8701baec0f96
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a9f4b4dc3822a65
-#   text hash     be35e0d97f3c9371
+#   content hash  02ff609840733ec9
+#   text hash     b57bba4f29d090af
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

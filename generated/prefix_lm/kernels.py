@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a9f4b4dc3822a65
-#   text hash     7f7d693ddf0fc8ae
+#   content hash  02ff609840733ec9
+#   text hash     763748008860030a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a9f4b4dc3822a65
-#   text hash     0de0777506bcd599
+#   content hash  02ff609840733ec9
+#   text hash     410dfb96fdfd710b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

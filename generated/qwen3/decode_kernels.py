@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac081e79e8b12215
-#   text hash     4c72d6f3be277c99
+#   content hash  d7dc895e7c911f4d
+#   text hash     bc8858c4b7b41d6d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac081e79e8b12215
-#   text hash     87f2486eb3c7d5ec
+#   content hash  d7dc895e7c911f4d
+#   text hash     158dd31d584d3d2d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac081e79e8b12215
-#   text hash     a7f790b9a0f99486
+#   content hash  d7dc895e7c911f4d
+#   text hash     61e8e17828cee066
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac081e79e8b12215
-#   text hash     ba022a2f8f7e251e
+#   content hash  d7dc895e7c911f4d
+#   text hash     1392f47a24ba2613
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac081e79e8b12215
-#   text hash     70973b4b362dfde2
+#   content hash  d7dc895e7c911f4d
+#   text hash     8ed7701607333a8a
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

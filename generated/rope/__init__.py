@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c260d8062952f3e9
-#   text hash     3e504f80c5524e73
+#   content hash  5a46a27a2a6c5276
+#   text hash     137b05324c7e1c89
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

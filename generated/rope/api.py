@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c260d8062952f3e9
-#   text hash     1038a56fccb9deb7
+#   content hash  5a46a27a2a6c5276
+#   text hash     98c5ec5b53d03908
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c260d8062952f3e9
-#   text hash     9cd7e4e6c0c06dda
+#   content hash  5a46a27a2a6c5276
+#   text hash     ea1d01380f235753
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c260d8062952f3e9
-#   text hash     189beb6cf169d853
+#   content hash  5a46a27a2a6c5276
+#   text hash     49b089cb563d24ae
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

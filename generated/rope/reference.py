@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c260d8062952f3e9
-#   text hash     ecd398008edc2d59
+#   content hash  5a46a27a2a6c5276
+#   text hash     72d8f307d69a6ab3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c260d8062952f3e9
-#   text hash     bc5cbe9cf98d572e
+#   content hash  5a46a27a2a6c5276
+#   text hash     b167e739c0f0f8c1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b6bc7d84b82254ba
-#   text hash     f945a9b97dcdf1ec
+#   content hash  46bc54da709bd6b7
+#   text hash     2dc9fc50c7d2f91e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

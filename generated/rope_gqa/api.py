@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b6bc7d84b82254ba
-#   text hash     cd18a4ea9b4f2f56
+#   content hash  46bc54da709bd6b7
+#   text hash     ff348be1ab2daa81
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b6bc7d84b82254ba
-#   text hash     df4cdd3dd7d90349
+#   content hash  46bc54da709bd6b7
+#   text hash     34d5ac5030a68f3d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

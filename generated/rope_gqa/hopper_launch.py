@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b6bc7d84b82254ba
-#   text hash     c7b5f213a96b7a23
+#   content hash  46bc54da709bd6b7
+#   text hash     9ece13b5ee0d68c1
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b6bc7d84b82254ba
-#   text hash     aefb864604a06a2f
+#   content hash  46bc54da709bd6b7
+#   text hash     470a1eb6249ad408
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9beca1c505546b99
-#   text hash     406449677128fbb4
+#   content hash  609260b5b0a9e1db
+#   text hash     088cebb18642a9ab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

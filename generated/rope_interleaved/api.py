@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9beca1c505546b99
-#   text hash     80b0ea25a035612f
+#   content hash  609260b5b0a9e1db
+#   text hash     6a195314573bcd93
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9beca1c505546b99
-#   text hash     a725207bb8b33362
+#   content hash  609260b5b0a9e1db
+#   text hash     c0158ddfdf0c8290
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

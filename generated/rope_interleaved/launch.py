@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9beca1c505546b99
-#   text hash     e406938247e7834d
+#   content hash  609260b5b0a9e1db
+#   text hash     e91dff7f3cbd27b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9beca1c505546b99
-#   text hash     9163bd1a0f8d3f6f
+#   content hash  609260b5b0a9e1db
+#   text hash     73a4859a507ece52
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ac853a2c6abb1f
-#   text hash     6a19ee791ddc6997
+#   content hash  deb140c45a0f09eb
+#   text hash     b290d68a0f74d9e4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ac853a2c6abb1f
-#   text hash     ba9af15c26e5342b
+#   content hash  deb140c45a0f09eb
+#   text hash     01ec8ae6e757f816
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

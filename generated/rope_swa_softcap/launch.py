@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ac853a2c6abb1f
-#   text hash     fe3bcb55dfd4cb50
+#   content hash  deb140c45a0f09eb
+#   text hash     b95d1728e974c28a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ac853a2c6abb1f
-#   text hash     e34e69b5fa982b35
+#   content hash  deb140c45a0f09eb
+#   text hash     1e41ba4a8c9ad8e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

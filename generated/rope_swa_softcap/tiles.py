@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7ac853a2c6abb1f
-#   text hash     eccf41048d7f7263
+#   content hash  deb140c45a0f09eb
+#   text hash     3edea4e2d92903c7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

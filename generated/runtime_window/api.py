@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8407bcb37e168449
-#   text hash     5ed57ae102a46050
+#   content hash  f3f5a1bd5e56aedd
+#   text hash     0e6fc5b9cd1aa607
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

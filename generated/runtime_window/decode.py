@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8407bcb37e168449
-#   text hash     7b20be75a87768f0
+#   content hash  f3f5a1bd5e56aedd
+#   text hash     c921f35184a07bf8
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

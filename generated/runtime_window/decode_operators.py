@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8407bcb37e168449
-#   text hash     6c6fcd830f3be163
+#   content hash  f3f5a1bd5e56aedd
+#   text hash     5de056962354839e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8407bcb37e168449
-#   text hash     fe09b1a5fab179a8
+#   content hash  f3f5a1bd5e56aedd
+#   text hash     ae73ac9c54dcbda0
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

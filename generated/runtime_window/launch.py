@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8407bcb37e168449
-#   text hash     f26e215536d9ec7e
+#   content hash  f3f5a1bd5e56aedd
+#   text hash     79a4164421076099
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6c45b7eca362e9bc
-#   text hash     04dc43f29c431ca0
+#   content hash  142499511e766f28
+#   text hash     cff447f65d8760b5
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

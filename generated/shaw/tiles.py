@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6c45b7eca362e9bc
-#   text hash     88e4c0ff772f0094
+#   content hash  142499511e766f28
+#   text hash     efc127c2a8ba1c3d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  37513fd5727f4495
-#   text hash     751de52d52f61021
+#   content hash  acaf6d2cd575dfc8
+#   text hash     a06ea203b8841773
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

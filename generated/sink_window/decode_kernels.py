@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  37513fd5727f4495
-#   text hash     3ba9bbed418b7c29
+#   content hash  acaf6d2cd575dfc8
+#   text hash     22de0b2c67ec8903
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  37513fd5727f4495
-#   text hash     1e7fe7e0fb20ada4
+#   content hash  acaf6d2cd575dfc8
+#   text hash     28b5149b137422c3
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

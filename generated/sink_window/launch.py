@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  37513fd5727f4495
-#   text hash     4f046de8bcee8851
+#   content hash  acaf6d2cd575dfc8
+#   text hash     33d20178f2ffc2e1
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  37513fd5727f4495
-#   text hash     5ebb4efc3013592c
+#   content hash  acaf6d2cd575dfc8
+#   text hash     671924c50b79a0d5
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

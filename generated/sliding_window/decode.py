@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fed5c5440179cd65
-#   text hash     500a31e3079b4dbc
+#   content hash  4bb9d29d26200977
+#   text hash     7f3c4aef89ef107a
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fed5c5440179cd65
-#   text hash     eddc27de51dcdd53
+#   content hash  4bb9d29d26200977
+#   text hash     39988502ec89129f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

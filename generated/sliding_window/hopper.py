@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fed5c5440179cd65
-#   text hash     83009a7207ac29e6
+#   content hash  4bb9d29d26200977
+#   text hash     8e567902e3ee6c3a
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

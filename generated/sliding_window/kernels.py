@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fed5c5440179cd65
-#   text hash     a11d76045bc7d725
+#   content hash  4bb9d29d26200977
+#   text hash     0b00a083d2d53b5c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

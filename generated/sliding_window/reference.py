@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fed5c5440179cd65
-#   text hash     c32d43cdcee2b399
+#   content hash  4bb9d29d26200977
+#   text hash     d0f2471c2fd4f4ff
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

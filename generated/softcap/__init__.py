@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d05f2bc03897a1f
-#   text hash     684fea850fddb7da
+#   content hash  23cd7ace58359abb
+#   text hash     ba79ae251d5e7d5f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d05f2bc03897a1f
-#   text hash     c3b5a84b5d291b74
+#   content hash  23cd7ace58359abb
+#   text hash     f991f1e2ea8230fd
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

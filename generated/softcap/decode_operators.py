@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d05f2bc03897a1f
-#   text hash     a401a9338a423392
+#   content hash  23cd7ace58359abb
+#   text hash     104d90cb0ddc6445
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d05f2bc03897a1f
-#   text hash     63485fd4ddf11d0e
+#   content hash  23cd7ace58359abb
+#   text hash     fb913c9949f9266d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d05f2bc03897a1f
-#   text hash     38a673a4d0f2dc70
+#   content hash  23cd7ace58359abb
+#   text hash     fb8fae7a4bf612c1
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3fdb194f3513affb
-#   text hash     67837c81fe105bdc
+#   content hash  d2c42e76510fc839
+#   text hash     3d87b03d7cba19c6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

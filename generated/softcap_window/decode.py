@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3fdb194f3513affb
-#   text hash     c4af94f68e107c0e
+#   content hash  d2c42e76510fc839
+#   text hash     65dc4406f8fff126
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3fdb194f3513affb
-#   text hash     59ecba25111f49f7
+#   content hash  d2c42e76510fc839
+#   text hash     12ddf2bc25147c5d
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3fdb194f3513affb
-#   text hash     f2f8e980edc9ad58
+#   content hash  d2c42e76510fc839
+#   text hash     6e5445390223bcd0
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

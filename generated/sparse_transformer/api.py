@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46f547f2eb2595a5
-#   text hash     506ef3b0aa102128
+#   content hash  4f65ad023d5c71d4
+#   text hash     3123e5492ac61180
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46f547f2eb2595a5
-#   text hash     a2dd2331f711d2be
+#   content hash  4f65ad023d5c71d4
+#   text hash     d35bf74986dc940e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46f547f2eb2595a5
-#   text hash     f0d4f2bc9e1bca37
+#   content hash  4f65ad023d5c71d4
+#   text hash     743bf24bd2d932ea
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

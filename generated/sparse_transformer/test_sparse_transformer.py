@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46f547f2eb2595a5
-#   text hash     5ccf4ee6be1440db
+#   content hash  4f65ad023d5c71d4
+#   text hash     297ea8203e1aa684
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

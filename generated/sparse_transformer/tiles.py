@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46f547f2eb2595a5
-#   text hash     9afe7c3147fd7ecd
+#   content hash  4f65ad023d5c71d4
+#   text hash     82efe3ca5a653be7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

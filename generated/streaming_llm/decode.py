@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  37138150caaf926a
-#   text hash     7ad795c208ff763f
+#   content hash  5ece05d85d6b4d6c
+#   text hash     a451b7e1c05bd0e7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  37138150caaf926a
-#   text hash     0bbd62acea5f54a8
+#   content hash  5ece05d85d6b4d6c
+#   text hash     70aa25a0e77be061
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

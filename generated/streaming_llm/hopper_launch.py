@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  37138150caaf926a
-#   text hash     20baa40aa2897bec
+#   content hash  5ece05d85d6b4d6c
+#   text hash     6d0d26e29d9a4093
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

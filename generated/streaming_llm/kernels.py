@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  37138150caaf926a
-#   text hash     98be0ead519c15a4
+#   content hash  5ece05d85d6b4d6c
+#   text hash     8b39042c62066c26
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

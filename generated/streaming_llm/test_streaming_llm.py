@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  37138150caaf926a
-#   text hash     afdcfa65cc18e743
+#   content hash  5ece05d85d6b4d6c
+#   text hash     15ad485bdaa5a5d2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a48ce5c94f047a94
-#   text hash     c249cb07045a10b6
+#   content hash  b4a1f4bb76e496d5
+#   text hash     3125e619dfa933bb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a48ce5c94f047a94
-#   text hash     62e8966e80de5c25
+#   content hash  b4a1f4bb76e496d5
+#   text hash     3b1186cf73c6b18e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

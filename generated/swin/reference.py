@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a48ce5c94f047a94
-#   text hash     465e5ce71fb14f74
+#   content hash  b4a1f4bb76e496d5
+#   text hash     e7f0692be4c5380a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

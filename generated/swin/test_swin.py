@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a48ce5c94f047a94
-#   text hash     41ed1f53a16ea126
+#   content hash  b4a1f4bb76e496d5
+#   text hash     aaae511879212870
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

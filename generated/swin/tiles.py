@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a48ce5c94f047a94
-#   text hash     31e15c0e276c5ed7
+#   content hash  b4a1f4bb76e496d5
+#   text hash     46e78151c730d5fc
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

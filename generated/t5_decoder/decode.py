@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c46c52df844aa3c
-#   text hash     d8ff8d5b176ea1e1
+#   content hash  6ade7d444a6b1db2
+#   text hash     2399908c43824923
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c46c52df844aa3c
-#   text hash     c10e7b36d43dcbbf
+#   content hash  6ade7d444a6b1db2
+#   text hash     422a12e15d8d5e40
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c46c52df844aa3c
-#   text hash     81235b17406253cf
+#   content hash  6ade7d444a6b1db2
+#   text hash     4be1f3e8cbd9cbd3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c46c52df844aa3c
-#   text hash     ab8f8a51cfb19efa
+#   content hash  6ade7d444a6b1db2
+#   text hash     a7c8f9d04db52175
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c46c52df844aa3c
-#   text hash     478ab6fc3f3ecaca
+#   content hash  6ade7d444a6b1db2
+#   text hash     45165fc16fedc95a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6c4e7d89efefc553
-#   text hash     c5619d6cbbbcdfce
+#   content hash  d450c830c7fb182f
+#   text hash     a9149d5bc541031d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6c4e7d89efefc553
-#   text hash     0f7a666588c4e3a1
+#   content hash  d450c830c7fb182f
+#   text hash     b909cb3665132e9e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6c4e7d89efefc553
-#   text hash     157d8f8def8d40e2
+#   content hash  d450c830c7fb182f
+#   text hash     6a21a7b9b4bea158
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6c4e7d89efefc553
-#   text hash     7efdd1a3bd1300ab
+#   content hash  d450c830c7fb182f
+#   text hash     146d2f15e4c2dc90
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

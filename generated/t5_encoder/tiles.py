@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6c4e7d89efefc553
-#   text hash     08a1489c1bc66a3c
+#   content hash  d450c830c7fb182f
+#   text hash     c60f13de454595ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a4b37ab0bfdeeccb
-#   text hash     3e309e5badb259c9
+#   content hash  1303ec6ed740eeae
+#   text hash     d5a223ee1c72ee7a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a4b37ab0bfdeeccb
-#   text hash     04f6a14820e36380
+#   content hash  1303ec6ed740eeae
+#   text hash     815f4addce2c337b
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

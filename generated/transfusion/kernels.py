@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a4b37ab0bfdeeccb
-#   text hash     7d34ea39dcb300d5
+#   content hash  1303ec6ed740eeae
+#   text hash     1aa7da640e762212
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a4b37ab0bfdeeccb
-#   text hash     582e6983c3dab962
+#   content hash  1303ec6ed740eeae
+#   text hash     7e1c16df8470bd84
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

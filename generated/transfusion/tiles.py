@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a4b37ab0bfdeeccb
-#   text hash     18e01fcbe11fce68
+#   content hash  1303ec6ed740eeae
+#   text hash     ceffa0ad9931cf7e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4227e97f18ab1448
-#   text hash     d9bab2c5c9984534
+#   content hash  815115dcc0a29a2d
+#   text hash     644cd30e7adb50fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4227e97f18ab1448
-#   text hash     e8a32933db6f32cc
+#   content hash  815115dcc0a29a2d
+#   text hash     c41dd1e25460bc2e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4227e97f18ab1448
-#   text hash     c8ebd3d22b3b97e4
+#   content hash  815115dcc0a29a2d
+#   text hash     fce970006497559e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

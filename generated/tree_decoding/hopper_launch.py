@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4227e97f18ab1448
-#   text hash     5d8ec84d77f8ed4c
+#   content hash  815115dcc0a29a2d
+#   text hash     f957e888453a3280
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4227e97f18ab1448
-#   text hash     8543640d4c6fa435
+#   content hash  815115dcc0a29a2d
+#   text hash     ffd8d81cf1c688f3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -85,14 +85,18 @@ def faulty(fault: str, folder: Path) -> Path:
     return package
 
 
+def on_gpu() -> dict[str, str]:
+    """The environment, without the interpreter."""
+    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+
 def run(package: Path, case: str) -> tuple[int | None, str]:
     """The exit code of a case in a package's suite, by kernels for Hopper GPUs, and what it says; None: no end."""
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     options = ["-q", "-x", "-c", os.devnull, f"--rootdir={package.parent}", "-p", "no:cacheprovider", "-k", case]
     command = [sys.executable, "-m", "pytest", *options, str(package / f"test_{package.name}.py")]
     try:
         done = subprocess.run(
-            command, env=env | {"ATTNFORGE_TARGET": "hopper"}, capture_output=True, text=True, timeout=PATIENCE
+            command, env=on_gpu() | {"ATTNFORGE_TARGET": "hopper"}, capture_output=True, text=True, timeout=PATIENCE
         )
     except subprocess.TimeoutExpired:
         return None, ""
@@ -155,7 +159,6 @@ def test_turns_with_a_fault_give_other_gradients(fault: str | None, tmp_path: Pa
     path = copied("causal", tmp_path) / "hopper_backward.py"
     if fault:
         path.write_text(path.read_text().replace(*IN_TURNS[fault]))
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", COMPARED, str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, env=on_gpu(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == ["apart" if fault else "alike"], done.stderr[-2000:]

@@ -159,13 +159,10 @@ class Backward:
 
     @property
     def _enter(self) -> tuple[Statement, ...]:
-        """Which tile, head and sequence a place is; behind a sequence's end there are still rows to clear."""
+        """Where the tile of a sequence begins, and its rows; behind a sequence's end there are still some to clear."""
         a = self.shared.analysis
         return (
-            Statement("tile", "place // group % tiles + place // (group * tiles * groups) * tiles"),
-            Statement("head", "place % group + place // (group * tiles) % groups * group"),
             *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
-            Statement(f"b, {a.kv}", f"head // {a.kv_heads}, head % {a.kv_heads}"),
             Statement("k_start", "tile * BLOCK_N"),
             *a.storage.found("qk"),
         )
@@ -186,7 +183,7 @@ class Backward:
         share = ("tile * WORKERS + WORKER", "items // (group * groups) * WORKERS", "WIDE")
         cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
         order = {"tiles", "group", "groups", *names(self._key_heads)}
-        work = self._role("arguments", body, stored | order, given, constants, cleared, found=self._found)
+        work = self._role("arguments", body, stored | order, given, constants, cleared)
         loader = self.loader
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
@@ -204,7 +201,7 @@ class Backward:
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
             "ones": self._ones,
-            "heads": self._found[-1],
+            "heads": self._heads,
             "key_heads": self._key_heads,
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self._grid, self.step, blocks, texts)
@@ -215,9 +212,13 @@ class Backward:
         return "Hq // GROUP" if self.shared.spec.grouped else "Hq"
 
     @property
-    def _found(self) -> tuple[str, ...]:
-        """What place_of finds of a place."""
-        return ("tile", "head", f"b, {self.shared.analysis.kv}")
+    def _heads(self) -> str:
+        """The names of a tile's batch entry, or sequence, and of its key head."""
+        return f"b, {self.shared.analysis.kv}"
+
+    def _placed(self, place: str) -> Statement:
+        """The statement that finds which tile of which head stands at a place in the order of all."""
+        return Statement(f"tile, {self._heads}", f"place_of({place}, {self._key_heads}, tiles, group, groups)")
 
     @property
     def _grid(self) -> str:
@@ -263,9 +264,8 @@ class Backward:
         body = (Statement("row_base", p.storage.head_rows), *head_loads, *loops.blocks)
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
         given = ("keys", "turns", "queries", *tiles, *(("come",) if self.cut else ()))
-        order = {"taken_ptr", "items", "tiles", "group", "groups", *names(self._key_heads)}
-        read = {"lse_ptr", "delta_ptr", "k_len", *order, *reads(self._keys_loaded)}
-        return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), found=self._found)
+        read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(self._keys_loaded)}
+        return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), place="place")
 
     def _role(
         self,
@@ -276,14 +276,17 @@ class Backward:
         constants: tuple[str, ...],
         cleared: tuple[Block, ...] = (),
         fixed: tuple[str, ...] = _FIXED,
-        found: tuple[str, ...] = (),
+        place: str = "",
     ) -> Role:
-        """Those warps that do `body` for each head, are `given` buffers, and read some names besides."""
+        """Those warps that do `body` for each head, are `given` buffers, and read some names besides.
+
+        They work out which tile stands at a `place`, or are told.
+        """
         a, terms, known, heads = self.shared.analysis, self.terms, self._known, self._by_head(body)
         rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *a.scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
-        enter = needed((x for x in self._enter if x.target not in found), read)
+        enter = needed(((self._placed(place),) if place else ()) + self._enter, read)
         taken = partition(bundle, self.parts, read | reads(enter), given, fixed, constants)
         numbers, own = numbers_first(terms, own)
         return Role(taken.bundle, taken.taken, numbers, enter, cleared, own, (*known, *heads))

@@ -26,16 +26,6 @@ class Wide(Backward):
     def _ahead(self) -> str:
         return ""
 
-    @property
-    def _enter(self) -> tuple[Statement, ...]:
-        """The same of the one tile that a program has."""
-        return (Statement("place", "tl.program_id(0)"), *super()._enter)
-
-    @cached_property
-    def loader(self) -> Role:
-        """The warp that loads: the function of other heads."""
-        return Backward(self.shared).loader
-
     @cached_property
     def step(self) -> Step:
         """The function that handles one tile of queries for dV."""
@@ -50,8 +40,7 @@ class Wide(Backward):
     def kernel(self) -> Kernel:
         """The kernel."""
         roles = self._roles
-        packed = self._packed(*roles.values(), self.loader)
-        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": packed}
+        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": self._packed(*roles.values(), self.loader)}
         for name, role in roles.items():
             blocks |= role.blocks(name)
         texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}
@@ -73,8 +62,17 @@ class Wide(Backward):
         derived = ("at", "dk", "dk_rest", "v_tile", "queries", "exchange", "STAGES", "SCORES", "OUT")
         tile = f"sum_tile + q_start // 64 * ({self._pieces})"
         spread = self._walk("at", "spread", ("at", tile, "k_tile", "exchange", "dq_sum_ptr", "D", "BLOCK_M"))
+        here = "tl.program_id(0)"
         return {
-            "dv": self._role("for_dv", weights, stored | {"dv_ptr"}, buffers, ("DV", "BLOCK_DV"), cleared("dv", "DV")),
+            "dv": self._role(
+                "for_dv",
+                weights,
+                stored | {"dv_ptr"},
+                buffers,
+                ("DV", "BLOCK_DV"),
+                cleared("dv", "DV"),
+                place=here,
+            ),
             "dk": self._role(
                 "for_dk",
                 self._walk("at, dk, dk_rest", "derive", derived),
@@ -82,6 +80,7 @@ class Wide(Backward):
                 buffers,
                 ("D", "BLOCK_D"),
                 cleared("dk", "D"),
+                place=here,
             ),
             "dq": self._role(
                 "for_dq",
@@ -90,6 +89,7 @@ class Wide(Backward):
                 ("keys", "exchange"),
                 ("D",),
                 fixed=("BLOCK_M", "BLOCK_N"),
+                place=here,
             ),
         }
 

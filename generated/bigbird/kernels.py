@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  eb65adbdb36b8124
-#   text hash     824cbd521b3c484a
+#   content hash  671a8ab2c297c5cb
+#   text hash     75d4e7ad99f9f080
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  eb65adbdb36b8124
-#   text hash     7774a3386dc7e786
+#   content hash  671a8ab2c297c5cb
+#   text hash     8f69628e87fd24ee
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  eb65adbdb36b8124
-#   text hash     6d39af84a431e65c
+#   content hash  671a8ab2c297c5cb
+#   text hash     dc24d8f27e66d5fb
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     527370cde45eac33
+#   content hash  5b18e498b9b30289
+#   text hash     7360da9d1f50e3ce
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

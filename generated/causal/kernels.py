@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     c0f6f96546e18da5
+#   content hash  5b18e498b9b30289
+#   text hash     992cac2707b97302
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7806169026763ae
-#   text hash     80dcd368228dd6fa
+#   content hash  5b18e498b9b30289
+#   text hash     8bf8a56ae1665e8e
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc9eb561c4154570
-#   text hash     ec71b4ebb2bb1ebf
+#   content hash  82487d5d64ffcff5
+#   text hash     e486dbc6b70a8961
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc9eb561c4154570
-#   text hash     0f31bb5323ef6442
+#   content hash  82487d5d64ffcff5
+#   text hash     b46e5f39a59556f2
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2aeb51cf1bb9085
-#   text hash     4c24c09ac1db25a0
+#   content hash  c0b9df95f4bd9267
+#   text hash     35dc549b232336c9
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

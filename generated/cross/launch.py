@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2aeb51cf1bb9085
-#   text hash     27bacf2ce417c944
+#   content hash  c0b9df95f4bd9267
+#   text hash     c9bc92a4be3c8e2f
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

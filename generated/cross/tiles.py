@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2aeb51cf1bb9085
-#   text hash     968a6df1a6c32be7
+#   content hash  c0b9df95f4bd9267
+#   text hash     9e9c489e3e07b4df
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

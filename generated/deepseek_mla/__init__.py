@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b44c0378b15581e9
-#   text hash     869d5fa5da22a956
+#   content hash  5cb2c7f7161f5775
+#   text hash     e95e1783cf09ee38
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

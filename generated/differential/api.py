@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38b887db13fe1d8a
-#   text hash     a7de910d7c96d10e
+#   content hash  07c294a092fab23b
+#   text hash     48fc109163fb4d47
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

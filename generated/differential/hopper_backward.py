@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38b887db13fe1d8a
-#   text hash     efd3df57af811d3f
+#   content hash  07c294a092fab23b
+#   text hash     112c95224bcb035e
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

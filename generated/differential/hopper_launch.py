@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38b887db13fe1d8a
-#   text hash     dd4051a1b0404bee
+#   content hash  07c294a092fab23b
+#   text hash     7a25dbbcece226b8
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38b887db13fe1d8a
-#   text hash     2791e2bfb8699562
+#   content hash  07c294a092fab23b
+#   text hash     95a6cc48e5943691
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a1f927f3a4eb50a9
-#   text hash     00c630a7df5cd0f3
+#   content hash  f0713aaed937b06b
+#   text hash     cc870dbddaeefeed
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

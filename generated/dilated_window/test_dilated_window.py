@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a1f927f3a4eb50a9
-#   text hash     0d14668eac7a98b4
+#   content hash  f0713aaed937b06b
+#   text hash     98eff3ecc1fb1c96
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a1f927f3a4eb50a9
-#   text hash     19d968dca72bbe1b
+#   content hash  f0713aaed937b06b
+#   text hash     32c67ad3d907c562
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed6fb852c1dc269a
-#   text hash     59e06de52fba13ef
+#   content hash  88202dbdc7735678
+#   text hash     ba452f95b715a55f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

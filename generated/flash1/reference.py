@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed6fb852c1dc269a
-#   text hash     06f0b0577abf4682
+#   content hash  88202dbdc7735678
+#   text hash     8d03c623283337c0
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

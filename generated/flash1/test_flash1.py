@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed6fb852c1dc269a
-#   text hash     7ba2b718320f9f44
+#   content hash  88202dbdc7735678
+#   text hash     319566b81af65bee
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed6fb852c1dc269a
-#   text hash     5d05d82caa7bb304
+#   content hash  88202dbdc7735678
+#   text hash     26ba9ef92b5fac51
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b1c15b7d3ef7800
-#   text hash     c289aa65ce594d45
+#   content hash  39813cba2c8bdcf2
+#   text hash     dcc63bb8a9fc8e7e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  484e1d6a905cc04a
-#   text hash     1ba4856cfaa36915
+#   content hash  915eb29edebd4000
+#   text hash     a8c280475ecaa091
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  484e1d6a905cc04a
-#   text hash     b0b5945f992c9dbc
+#   content hash  915eb29edebd4000
+#   text hash     0d5c475689d7677c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     f932d5ab260a7634
+#   content hash  6cc27127cfc19127
+#   text hash     68f48c34406550f1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

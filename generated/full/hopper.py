@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     25827614c27c2cf5
+#   content hash  6cc27127cfc19127
+#   text hash     8858fe3afe35c429
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

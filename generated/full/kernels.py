@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     43a3db5b2200ad9f
+#   content hash  6cc27127cfc19127
+#   text hash     312b98bd82074102
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     20fad98017a020c9
+#   content hash  6cc27127cfc19127
+#   text hash     6b0e2141114bf569
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69f5aaa10bb2f9cb
-#   text hash     7e3ef23c81f740ac
+#   content hash  6cc27127cfc19127
+#   text hash     828adaa22d8e7380
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  53d60d601f06cf13
-#   text hash     85997d552ba2a1ba
+#   content hash  23d705fd4f53d7ae
+#   text hash     f819d24ea9962a8e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

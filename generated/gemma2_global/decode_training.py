@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  53d60d601f06cf13
-#   text hash     3bf3248d290a60b6
+#   content hash  23d705fd4f53d7ae
+#   text hash     ff6508db36b0a86e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

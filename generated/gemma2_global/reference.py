@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  53d60d601f06cf13
-#   text hash     d1153504d01e2790
+#   content hash  23d705fd4f53d7ae
+#   text hash     5df912ac5c3acbc1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  53d60d601f06cf13
-#   text hash     d33a52405baf2ae7
+#   content hash  23d705fd4f53d7ae
+#   text hash     2961341168100134
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

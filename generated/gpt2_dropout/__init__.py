@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b67a48126f09b257
-#   text hash     a475be812422fdf7
+#   content hash  d761ed15a833060c
+#   text hash     440fe786dce941f1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b67a48126f09b257
-#   text hash     0677730b598f764b
+#   content hash  d761ed15a833060c
+#   text hash     e92d782fe30ad9bd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

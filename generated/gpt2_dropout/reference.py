@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b67a48126f09b257
-#   text hash     31aad66be90250d4
+#   content hash  d761ed15a833060c
+#   text hash     fbc114a91d098ed9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

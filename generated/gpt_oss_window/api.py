@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  541e23fb8d4f1351
-#   text hash     6f16c358ca2d6cb2
+#   content hash  1d3a158dffb9ac22
+#   text hash     ca7213264003eee1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  541e23fb8d4f1351
-#   text hash     2c16a19d27e97581
+#   content hash  1d3a158dffb9ac22
+#   text hash     a774bf40481de612
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

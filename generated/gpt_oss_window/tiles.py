@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  541e23fb8d4f1351
-#   text hash     525f6c445a4fd863
+#   content hash  1d3a158dffb9ac22
+#   text hash     13c456875921a974
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  75cee10418dc6a10
-#   text hash     4f13580ae20edab5
+#   content hash  864ba814b2015fc7
+#   text hash     3460f07053b13aed
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

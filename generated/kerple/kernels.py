@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  75cee10418dc6a10
-#   text hash     a85b7f3f10f10a74
+#   content hash  864ba814b2015fc7
+#   text hash     bb300aca72cd00cf
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

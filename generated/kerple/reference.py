@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  75cee10418dc6a10
-#   text hash     5878fc20bb357b6e
+#   content hash  864ba814b2015fc7
+#   text hash     cb8d233546a12998
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

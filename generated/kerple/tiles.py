@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  75cee10418dc6a10
-#   text hash     850164f3ee50bce7
+#   content hash  864ba814b2015fc7
+#   text hash     9534d765c76fd12d
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e50be58777f47d3
-#   text hash     e0d7149078769ae8
+#   content hash  43644547558c39ff
+#   text hash     fa7e1752670fd810
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

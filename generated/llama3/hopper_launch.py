@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e50be58777f47d3
-#   text hash     b3bf4fdf02989f75
+#   content hash  43644547558c39ff
+#   text hash     beeec90b33b9eb58
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37fb12f9769a6848
-#   text hash     1f531480317dd50a
+#   content hash  50f8e4eb24bc54de
+#   text hash     fe438a856f354a44
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37fb12f9769a6848
-#   text hash     b7589750f32cf1b6
+#   content hash  50f8e4eb24bc54de
+#   text hash     6b2201a5532997dc
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

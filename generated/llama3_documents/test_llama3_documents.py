@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37fb12f9769a6848
-#   text hash     51ec4603cabaa5df
+#   content hash  50f8e4eb24bc54de
+#   text hash     9184466bf0a0f79d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

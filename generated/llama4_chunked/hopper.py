@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35c80293cf7834ed
-#   text hash     008ffe24b84ef8cc
+#   content hash  40e1bd7fcdc15daf
+#   text hash     80e1188f04ae722e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

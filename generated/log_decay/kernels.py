@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28906e9a595c5402
-#   text hash     690625fa0731c605
+#   content hash  da2168e86a12a089
+#   text hash     3b234cb2bebe66c8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28906e9a595c5402
-#   text hash     9023cf349b9ec197
+#   content hash  da2168e86a12a089
+#   text hash     2800d7e1ef045ea2
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

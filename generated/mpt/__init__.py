@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5f72d047aa0d81
-#   text hash     1f5e4f5592f6ac6c
+#   content hash  0f3756bd0446f7be
+#   text hash     5dcd1e6a779fa2de
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

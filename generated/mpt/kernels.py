@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5f72d047aa0d81
-#   text hash     f14f138d058220d9
+#   content hash  0f3756bd0446f7be
+#   text hash     d6cb4151084fa202
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7335d34e697047c
-#   text hash     f194472051881822
+#   content hash  ad69cc6df0b45e4d
+#   text hash     e1729b3ce768a3a9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7335d34e697047c
-#   text hash     c628e90f31fc3768
+#   content hash  ad69cc6df0b45e4d
+#   text hash     fe6701b514be726c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

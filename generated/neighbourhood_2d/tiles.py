@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7335d34e697047c
-#   text hash     88c2ece84d3d24d9
+#   content hash  ad69cc6df0b45e4d
+#   text hash     5938595b82b7ada0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

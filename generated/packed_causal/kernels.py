@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  161f93e1a48738b8
-#   text hash     0d22deb43bd525ad
+#   content hash  e34987c4cb027f1c
+#   text hash     57a95f4d04a87ba6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  161f93e1a48738b8
-#   text hash     2863d95e3619e487
+#   content hash  e34987c4cb027f1c
+#   text hash     682dfdd9fe5fea9c
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  161f93e1a48738b8
-#   text hash     33b4e99cae29ae05
+#   content hash  e34987c4cb027f1c
+#   text hash     a273511f0721cb59
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  161f93e1a48738b8
-#   text hash     d6fe34ce6c7d1f92
+#   content hash  e34987c4cb027f1c
+#   text hash     3807b02cc6316453
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

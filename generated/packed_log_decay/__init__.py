@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2bebd5d5a9ff3780
-#   text hash     f8160393b6616fd6
+#   content hash  33021143c6b86fd0
+#   text hash     0551f2ad44f15ef0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2bebd5d5a9ff3780
-#   text hash     db51045a50abdc7b
+#   content hash  33021143c6b86fd0
+#   text hash     dad30f0c64d27952
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

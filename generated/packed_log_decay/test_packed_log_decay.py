@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2bebd5d5a9ff3780
-#   text hash     ad9dfa75ef40f310
+#   content hash  33021143c6b86fd0
+#   text hash     71ba213ab9625816
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

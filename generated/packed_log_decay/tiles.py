@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2bebd5d5a9ff3780
-#   text hash     8ec6669d24f5f2ca
+#   content hash  33021143c6b86fd0
+#   text hash     f57eb907bc052dbf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b56c57044a7d78e3
-#   text hash     e678f7f6848c7ef2
+#   content hash  e7df4a69988241c0
+#   text hash     2e2b112178e0bef4
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

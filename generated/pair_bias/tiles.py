@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b56c57044a7d78e3
-#   text hash     b9ab6387998080d8
+#   content hash  e7df4a69988241c0
+#   text hash     9fdc262e2aa5ef27
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b56c57044a7d78e3
-#   text hash     892b76ea3efe5a84
+#   content hash  e7df4a69988241c0
+#   text hash     7731212e37aa7aa9
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

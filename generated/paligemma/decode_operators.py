@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1985bcef001a17fc
-#   text hash     34369da782f7a413
+#   content hash  0f216709a5cddee5
+#   text hash     8de32b750dd1e45f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

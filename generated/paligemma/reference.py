@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1985bcef001a17fc
-#   text hash     e5e823d385399b21
+#   content hash  0f216709a5cddee5
+#   text hash     0ffa8dd9aed05275
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

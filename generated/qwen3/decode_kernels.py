@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3600950a58d7aca6
-#   text hash     d6b917b635ea759c
+#   content hash  fb5bb923a9a31a4d
+#   text hash     49139044fb207707
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -17,7 +17,9 @@ keys. Of a grid's axes the first alone takes more than 65535. That of `join_spli
 heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
-matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Programs are started
+matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Parts are added up by
+chunks of CHUNK splits, which begin at multiples of CHUNK: those of a chunk one after the other, chunks by a tree of pairs,
+where missing ones count as zeros; so bits are no matter of how many splits the host makes room for. Programs are started
 for the splits of the first_keys keys of a sequence and, from that of the key `reach` before the first new token on, for as
 many as the host makes room for. On GPUs that can (OVERLAP), both kernels start while the one before them ends, and wait
 for what it has stored.
@@ -64,7 +66,8 @@ Symbols
     k_begin, k_places    the place of a sequence's first key in a cache without pages; how many places it has
     PAGE                 places in a page; 1 without a page table
     q_unit               powers of 2 that rows of q are divided by where float16 takes the place of bfloat16; else None
-    BLOCK_S              splits that are joined at a time
+    CHUNK                splits that are added up one after the other
+    CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
     BLOCK_H              the power of 2 that holds the key heads
     MEASURED             whether the scales of float8 are worked out here, and stored
     OVERLAP              whether a kernel starts while the one before it ends
@@ -171,6 +174,15 @@ def row_units(q_tile):
 def in_units(q_tile, unit):
     """Rows of bfloat16 in float16, which holds float8 as well, each over its `unit`."""
     return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16)
+
+
+@triton.jit
+def sum_pairs(x):
+    """The sum of rows, as many as a power of 2, by a tree of pairs: rows of zeros behind others do not change it."""
+    for _ in tl.static_range(1, x.shape[0]):
+        if x.shape[0] > 1:
+            x = tl.sum(x.reshape([x.shape[0] // 2, 2, x.shape[1]]), 1)
+    return x.reshape([x.shape[1]])
 
 
 @triton.jit
@@ -357,14 +369,15 @@ def attend_split(
 def join_splits(
     parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
     lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
-    BLOCK_DV: tl.constexpr, BLOCK_S: tl.constexpr, OVERLAP: tl.constexpr
+    BLOCK_DV: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
+    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    # lengths and cuts were there before attend_split began
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     column = tl.arange(0, BLOCK_DV)
     own_row = i
     if lse_ptr is not None:
@@ -384,37 +397,50 @@ def join_splits(
         return
     row = (token + i).to(tl.int64) * Hq + h
     part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + row * splits
-    # [BLOCK_DV]
-    acc = tl.zeros([BLOCK_DV], tl.float32)
     m = tl.full([], float("-inf"), tl.float32)
     l = tl.full([], 0.0, tl.float32)
     # slots are those of splits before `head`, then those from `first_split` to `end`
     head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
     first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
+    slots = tl.minimum(head, end) + tl.maximum(end - first_split, 0)
+    # one maximum for all, so that no weight hangs on CHUNKS; 32 at a time, which is no more than a warp
+    tops = m + tl.zeros([32], tl.float32)
+    for j in tl.range(0, slots, 32):
+        slot = j + tl.arange(0, 32)
+        tops = tl.maximum(tops, tl.load(part_lse_ptr + slot, mask=slot < slots, other=float("-inf")))
+    top = tl.max(tops, 0)
+    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(top == float("-inf"), 0.0, top)
+    l = l * tl.exp2(m - pivot)
+    # [BLOCK_DV]
+    acc = tl.zeros([BLOCK_DV], tl.float32)
+    BLOCK_S: tl.constexpr = CHUNKS * CHUNK
     head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
     blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
     for j in tl.range(0, blocks):
-        # [BLOCK_S]
-        split = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, BLOCK_S)
-        slot = tl.where(split < head, split, split - first_split + head)
-        kept = (split < end) & ((split < head) | (split >= first_split))
-        lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
-        # [BLOCK_S, BLOCK_DV]
-        inside = kept[:, None] & (column < DV)[None, :]
-        part = tl.load(parts_ptr + (row * splits + slot)[:, None] * DV + column[None, :], mask=inside, other=0.0)
-        # once both are there: what a split without visible keys has not written may be a NaN
-        part = tl.where((lse > float("-inf"))[:, None], part, 0.0)
-        m_new = tl.maximum(m, tl.max(lse, 0))
-        # what has seen nothing yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-        pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-        weight, shrink = tl.exp2(lse - pivot), tl.exp2(m - pivot)
-        l = l * shrink + tl.sum(weight, 0)
-        acc = acc * shrink + tl.sum(part * weight[:, None], 0)
-        m = m_new
+        # of each chunk: [CHUNKS, 1] and [CHUNKS, BLOCK_DV]
+        weights, sums = tl.zeros([CHUNKS, 1], tl.float32), tl.zeros([CHUNKS, BLOCK_DV], tl.float32)
+        first = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, CHUNKS)[:, None] * CHUNK
+        for n in tl.static_range(CHUNK):
+            # [CHUNKS, 1]
+            split = first + n
+            slot = tl.where(split < head, split, split - first_split + head)
+            kept = (split < end) & ((split < head) | (split >= first_split))
+            lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
+            # [CHUNKS, BLOCK_DV]
+            place = (row * splits + slot) * DV + column[None, :]
+            part = tl.load(parts_ptr + place, mask=kept & (column < DV)[None, :], other=0.0)
+            # once both are there: what a split without visible keys has not written may be a NaN
+            part = tl.where(lse > float("-inf"), part, 0.0)
+            weight = tl.exp2(lse - pivot)
+            weights += weight
+            sums += part * weight
+        l += tl.sum(sum_pairs(weights), 0)
+        acc += sum_pairs(sums)
     out = acc / tl.where(l == 0, 1.0, l)
     tl.store(out_ptr + row * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
     if lse_ptr is not None:
-        tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E))
+        tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (pivot + tl.log2(l)) / LOG2E))
 
 
 @triton.jit(do_not_specialize=["position_end", "slots", "page_size", "Hkv"])

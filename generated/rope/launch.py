@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c94e280cbc980613
-#   text hash     1c11a057144150db
+#   content hash  189b84de53e13d39
+#   text hash     1fc29e1b078cd758
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

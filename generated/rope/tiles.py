@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c94e280cbc980613
-#   text hash     2ebf107e85f7d0c2
+#   content hash  189b84de53e13d39
+#   text hash     4b3ea15d8d7324ed
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b4c5ab5b9f141222
-#   text hash     2ebe6c296ba9f0cb
+#   content hash  f52ce81c3ad1d0b3
+#   text hash     16a0b653f99fcc15
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f37cffa8be096a22
-#   text hash     425304ef18232fe1
+#   content hash  09ea955b18323ed7
+#   text hash     4b4d52fa7127a744
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

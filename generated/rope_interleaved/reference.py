@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f37cffa8be096a22
-#   text hash     89ed6e349b486445
+#   content hash  09ea955b18323ed7
+#   text hash     9210303bb19a758d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f37cffa8be096a22
-#   text hash     2389e27f13bf3e06
+#   content hash  09ea955b18323ed7
+#   text hash     1ba5f55891b8282d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

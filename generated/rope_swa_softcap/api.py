@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bc7ae0c3f607d47
-#   text hash     65c7ab1cf95dc11a
+#   content hash  6eadff619ba557cc
+#   text hash     ecf9c8467788ec23
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bc7ae0c3f607d47
-#   text hash     d46f22fabfe28aeb
+#   content hash  6eadff619ba557cc
+#   text hash     8c3287bef22c6e6a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bc7ae0c3f607d47
-#   text hash     b50b5b7bc73268ba
+#   content hash  6eadff619ba557cc
+#   text hash     1e7271fb7cf03922
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5bc7ae0c3f607d47
-#   text hash     7393e136b894a496
+#   content hash  6eadff619ba557cc
+#   text hash     427b0622ba20b530
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0b4944a67d902e66
-#   text hash     aaaa32e42f577ba3
+#   content hash  0c81b2cb5f11b2f0
+#   text hash     acc36ea9c515c221
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

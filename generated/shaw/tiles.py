@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0b4944a67d902e66
-#   text hash     47bb9c88bcdc83e4
+#   content hash  0c81b2cb5f11b2f0
+#   text hash     8436f4067523de0f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

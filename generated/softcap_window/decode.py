@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  765ae223e7ce156f
-#   text hash     ddb606ba8f937dac
+#   content hash  76fcafce87805b96
+#   text hash     b68a7191c8c5a3fd
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

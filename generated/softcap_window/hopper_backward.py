@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  765ae223e7ce156f
-#   text hash     f5f71f9d72aa9233
+#   content hash  76fcafce87805b96
+#   text hash     e4c6bf6272711abd
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

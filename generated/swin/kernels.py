@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f385ff825d40f2f9
-#   text hash     9f88e0a9a742c24a
+#   content hash  242981074fe8912e
+#   text hash     da40e7066d55acd4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

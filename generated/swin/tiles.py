@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f385ff825d40f2f9
-#   text hash     b99d48c753f0eb4b
+#   content hash  242981074fe8912e
+#   text hash     92ccb54e5474b559
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

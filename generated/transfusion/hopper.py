@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  383e969b35143ae0
-#   text hash     3a194e03415cc32d
+#   content hash  2a78c5a7bd762b3e
+#   text hash     35602fad196eb2d4
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  383e969b35143ae0
-#   text hash     d464f100e8e5a17e
+#   content hash  2a78c5a7bd762b3e
+#   text hash     b568ac914df935a8
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

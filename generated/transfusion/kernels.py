@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  383e969b35143ae0
-#   text hash     94951f5d121ed20a
+#   content hash  2a78c5a7bd762b3e
+#   text hash     9fba6f0fe9bc236f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -384,8 +384,10 @@ def test_splits_outside_a_window_are_not_started(
     variant: Callable[[str], ModuleType], name: str, new: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bits are those of a call that starts all of them."""
-    s, decoding = Sequences([1100, 5, 129], [new] * 3, heads=2, kv_heads=1), variant(name).decode
-    q, (k, v) = torch.stack(s.q), torch.full((2, 3, 1100, 1, 16), math.nan)
+    # two windows begin in a chunk of eight splits and end in the next
+    lengths = [1100, 5, 129, 1029, 517]
+    s, decoding = Sequences(lengths, [new] * 5, heads=2, kv_heads=1), variant(name).decode
+    q, (k, v) = torch.stack(s.q), torch.full((2, 5, 1100, 1, 16), math.nan)
     for b, n in enumerate(s.lengths):
         k[b, :n], v[b, :n] = s.k[b], s.v[b]
     given, alone = VARIANTS[name].given(s, Cache(s, paged=False), False)
@@ -394,7 +396,7 @@ def test_splits_outside_a_window_are_not_started(
         size = decoding.workspace_size(q, k, v, max_seqlen_q=new, max_seqlen_k=1100, **sized)
         old = torch.full((size,), math.nan)
         # parts of all rows, each with an LSE
-        return size // (3 * new * 2 * 17), decoding.attend_with_cache(
+        return size // (5 * new * 2 * 17), decoding.attend_with_cache(
             q, k, v, s.seq_lens, return_lse=True, workspace=old, **given
         )
 

@@ -112,7 +112,7 @@ class Cases(NamedTuple):
         told = {
             "attend_split": {"GROUP": 128 if self.planned.spec.latent else 4},
             "append_rows": {"BLOCK_D": _power_of_2(self.head_dim)},
-            "join_splits": {"BLOCK_S": 8 if self.head_dim > 256 else 16 if tile.block_m > 16 else 64},
+            "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": splits.chunks(64, self.v_dim)},
         }
         return case._replace(
             signature=case.signature | dict.fromkeys(scales, "constexpr"),

@@ -17,7 +17,7 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
-from ..splits import Table, table
+from ..splits import CHUNK, Table, table
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
 from . import decode_sums
 
@@ -69,6 +69,11 @@ class Decode:
     def splits(self) -> Table:
         """Tiles and splits by head size."""
         return table(self.spec.latent)
+
+    @property
+    def chunk(self) -> int:
+        """Splits that are joined one after the other."""
+        return CHUNK
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
@@ -124,7 +129,7 @@ class Decode:
         found = (
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
-            *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
+            *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units", "sum_pairs"),
         )
         if not self.spec.rope:
             return found
@@ -294,7 +299,8 @@ class Decode:
                 Parameter("lse_stride_head", "i32", "lse_strides[1]"),
                 *_SIZES,
                 *p.constants("DV", "BLOCK_DV"),
-                Parameter("BLOCK_S", "constexpr", "8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64"),
+                Parameter("CHUNK", "constexpr", "CHUNK"),
+                Parameter("CHUNKS", "constexpr", "chunks"),
                 _OVERLAP,
             ),
             "decode/join.jinja",

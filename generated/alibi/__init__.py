@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bf841146e7ce779
-#   text hash     43a0b5ee6778a544
+#   content hash  07b50d89a8520a14
+#   text hash     d4e223019daf3153
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bf841146e7ce779
-#   text hash     897fc8577d5637b3
+#   content hash  07b50d89a8520a14
+#   text hash     79c4ca5efdd7505b
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bf841146e7ce779
-#   text hash     ebcec35e7855d440
+#   content hash  07b50d89a8520a14
+#   text hash     655a6fe680b58c2e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

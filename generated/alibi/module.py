@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bf841146e7ce779
-#   text hash     313785f9830dada4
+#   content hash  07b50d89a8520a14
+#   text hash     d9d1a447af747078
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bf841146e7ce779
-#   text hash     57cb5287f71b32fa
+#   content hash  07b50d89a8520a14
+#   text hash     c54906c0ff555659
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

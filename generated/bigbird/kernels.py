@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  671a8ab2c297c5cb
-#   text hash     75d4e7ad99f9f080
+#   content hash  61857e1a2bd369c2
+#   text hash     921d49a9abed64f2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  671a8ab2c297c5cb
-#   text hash     07efdfa509453a1e
+#   content hash  61857e1a2bd369c2
+#   text hash     865ea76cc2bf596c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e60fdf7d3707e3f0
-#   text hash     4f09965dbb1528c1
+#   content hash  c7edd25cb5b86dc9
+#   text hash     b1f90ed32c955afb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e60fdf7d3707e3f0
-#   text hash     ff6b56488e47dd76
+#   content hash  c7edd25cb5b86dc9
+#   text hash     f8c0e086c0cb7301
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

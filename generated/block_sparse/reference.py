@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e60fdf7d3707e3f0
-#   text hash     db1ddac8d95d6815
+#   content hash  c7edd25cb5b86dc9
+#   text hash     d8814d854e11ff73
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

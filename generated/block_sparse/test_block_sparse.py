@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e60fdf7d3707e3f0
-#   text hash     d73801c4e1636d13
+#   content hash  c7edd25cb5b86dc9
+#   text hash     d74bc417e1d6c64e
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

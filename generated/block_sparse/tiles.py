@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e60fdf7d3707e3f0
-#   text hash     5a6dd8190766a2d1
+#   content hash  c7edd25cb5b86dc9
+#   text hash     8b25db754277ed46
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

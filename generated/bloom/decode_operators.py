@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af601a9729960086
-#   text hash     a3183a487cf86802
+#   content hash  7b5955cad804c51a
+#   text hash     ce6165665ab3c017
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

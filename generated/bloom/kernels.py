@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af601a9729960086
-#   text hash     8b05e681fe0177e7
+#   content hash  7b5955cad804c51a
+#   text hash     257560c2918a8561
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

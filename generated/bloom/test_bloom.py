@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af601a9729960086
-#   text hash     6011f9238dd3ef5f
+#   content hash  7b5955cad804c51a
+#   text hash     37fe2066cce85f35
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

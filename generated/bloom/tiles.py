@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af601a9729960086
-#   text hash     034bdb61b1865f08
+#   content hash  7b5955cad804c51a
+#   text hash     6297c5834ecb10fd
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

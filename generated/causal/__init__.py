@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b18e498b9b30289
-#   text hash     7360da9d1f50e3ce
+#   content hash  779592e3f6eaaac0
+#   text hash     7fd0345a4aa80f64
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

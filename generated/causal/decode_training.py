@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b18e498b9b30289
-#   text hash     55cff18a1c9ea798
+#   content hash  779592e3f6eaaac0
+#   text hash     e7b0e533f7b7d69d
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b18e498b9b30289
-#   text hash     39d4cbcad0504c68
+#   content hash  779592e3f6eaaac0
+#   text hash     dd9abdce6baaa605
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

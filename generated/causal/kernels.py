@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b18e498b9b30289
-#   text hash     992cac2707b97302
+#   content hash  779592e3f6eaaac0
+#   text hash     5a032e872ec5ea7f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b18e498b9b30289
-#   text hash     a1bb8ac8087e8e83
+#   content hash  779592e3f6eaaac0
+#   text hash     d417fd46836e6412
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b18e498b9b30289
-#   text hash     8bf8a56ae1665e8e
+#   content hash  779592e3f6eaaac0
+#   text hash     ba7221bd46de6dea
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82487d5d64ffcff5
-#   text hash     411e76440db94c84
+#   content hash  34bef1524b6fae01
+#   text hash     cb0699943c9e99d0
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82487d5d64ffcff5
-#   text hash     c2ec19de8948c870
+#   content hash  34bef1524b6fae01
+#   text hash     38384df580c5a807
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

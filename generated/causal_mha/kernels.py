@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82487d5d64ffcff5
-#   text hash     b46e5f39a59556f2
+#   content hash  34bef1524b6fae01
+#   text hash     8ed39179a8e73349
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

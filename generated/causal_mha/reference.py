@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82487d5d64ffcff5
-#   text hash     f7f210f1b8191581
+#   content hash  34bef1524b6fae01
+#   text hash     13b1dbec589efb53
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

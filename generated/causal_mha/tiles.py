@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82487d5d64ffcff5
-#   text hash     23eaf4c2d596c967
+#   content hash  34bef1524b6fae01
+#   text hash     017c538846b7e881
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0b9df95f4bd9267
-#   text hash     22f5d96c6cea2242
+#   content hash  e0bdaaa61f8b93cd
+#   text hash     64ac4c1854373b45
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

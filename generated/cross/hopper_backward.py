@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0b9df95f4bd9267
-#   text hash     560f3e04edb5dad5
+#   content hash  e0bdaaa61f8b93cd
+#   text hash     dad3e9a8b1277dae
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0b9df95f4bd9267
-#   text hash     944848ae0d729020
+#   content hash  e0bdaaa61f8b93cd
+#   text hash     1e211e6b13b68c5e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

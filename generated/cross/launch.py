@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0b9df95f4bd9267
-#   text hash     c9bc92a4be3c8e2f
+#   content hash  e0bdaaa61f8b93cd
+#   text hash     4cbc55588cb869a8
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0b9df95f4bd9267
-#   text hash     84d4e7bdc9ada64d
+#   content hash  e0bdaaa61f8b93cd
+#   text hash     c822bbf78e1ba5bc
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0b9df95f4bd9267
-#   text hash     9e9c489e3e07b4df
+#   content hash  e0bdaaa61f8b93cd
+#   text hash     097e3642f319584a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

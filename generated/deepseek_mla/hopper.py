@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5cb2c7f7161f5775
-#   text hash     d8bad49aa5875d2a
+#   content hash  2e8c6bc0b24dc117
+#   text hash     3356a819ea5daad6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5cb2c7f7161f5775
-#   text hash     1c412c3f83b828cd
+#   content hash  2e8c6bc0b24dc117
+#   text hash     123150e5e4715652
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5cb2c7f7161f5775
-#   text hash     88a2a627244f722e
+#   content hash  2e8c6bc0b24dc117
+#   text hash     41b10fc0585ba654
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

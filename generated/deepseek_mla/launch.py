@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5cb2c7f7161f5775
-#   text hash     7cb838508467da8f
+#   content hash  2e8c6bc0b24dc117
+#   text hash     0e2d6d088b802cb9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5cb2c7f7161f5775
-#   text hash     91cf39835fcc1ae2
+#   content hash  2e8c6bc0b24dc117
+#   text hash     8c5b17c7fa591e83
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  43a2a7e98510db49
-#   text hash     c3bdba50bbfc0737
+#   content hash  6ca9b7b4a80766c9
+#   text hash     887e8c3d062f7619
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

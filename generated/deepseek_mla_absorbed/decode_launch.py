@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  43a2a7e98510db49
-#   text hash     cc3be45cf288fb9a
+#   content hash  6ca9b7b4a80766c9
+#   text hash     a6659971c79df36a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -183,7 +183,9 @@ def attend(
                 DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q),
                 V_IN_K=call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v),
-                PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+                PRECISION=runtime.precision(q), SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+                num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(

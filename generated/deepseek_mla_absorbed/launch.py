@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  43a2a7e98510db49
-#   text hash     606bd97f6602c0ee
+#   content hash  6ca9b7b4a80766c9
+#   text hash     857c779868908ed6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

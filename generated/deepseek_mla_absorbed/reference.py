@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  43a2a7e98510db49
-#   text hash     8c8a39ae78b95372
+#   content hash  6ca9b7b4a80766c9
+#   text hash     4247f3f2336c379d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  43a2a7e98510db49
-#   text hash     e2510837c5fc3aef
+#   content hash  6ca9b7b4a80766c9
+#   text hash     b621f0de885863ae
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

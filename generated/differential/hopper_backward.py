@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07c294a092fab23b
-#   text hash     112c95224bcb035e
+#   content hash  843f1f5471c92ee6
+#   text hash     8f8ef8f144405ff4
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

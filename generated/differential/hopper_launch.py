@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07c294a092fab23b
-#   text hash     7a25dbbcece226b8
+#   content hash  843f1f5471c92ee6
+#   text hash     d222f08d5f716e85
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

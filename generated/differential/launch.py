@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07c294a092fab23b
-#   text hash     3d83ddc087b9947e
+#   content hash  843f1f5471c92ee6
+#   text hash     5f371305e9caefd7
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

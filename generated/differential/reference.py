@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07c294a092fab23b
-#   text hash     b13e7d2d99791544
+#   content hash  843f1f5471c92ee6
+#   text hash     050b8c5a6dee02a7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

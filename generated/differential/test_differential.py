@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07c294a092fab23b
-#   text hash     b3b67ab2fef08882
+#   content hash  843f1f5471c92ee6
+#   text hash     a857629eb87cb96e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

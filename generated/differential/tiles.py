@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07c294a092fab23b
-#   text hash     95a6cc48e5943691
+#   content hash  843f1f5471c92ee6
+#   text hash     9fdaa99648f9f119
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

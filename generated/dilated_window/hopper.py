@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f0713aaed937b06b
-#   text hash     faa91b8d0cb8f016
+#   content hash  892c416456248d8f
+#   text hash     4b91e76cfc08971c
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f0713aaed937b06b
-#   text hash     efcd2cd8ce25454d
+#   content hash  892c416456248d8f
+#   text hash     9d55c8e721d1829d
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f0713aaed937b06b
-#   text hash     0d51d428cb2a9ca4
+#   content hash  892c416456248d8f
+#   text hash     a23529649b89f6e6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

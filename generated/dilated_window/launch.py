@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f0713aaed937b06b
-#   text hash     ce5684a3961a7cb7
+#   content hash  892c416456248d8f
+#   text hash     8f0b981399ff2838
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

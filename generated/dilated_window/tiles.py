@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f0713aaed937b06b
-#   text hash     32c67ad3d907c562
+#   content hash  892c416456248d8f
+#   text hash     571753d0a42853fa
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

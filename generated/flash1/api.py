@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88202dbdc7735678
-#   text hash     2823499dc55282f6
+#   content hash  89a3588022728c00
+#   text hash     e0b3ab25b6913e5e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

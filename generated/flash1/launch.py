@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88202dbdc7735678
-#   text hash     ba452f95b715a55f
+#   content hash  89a3588022728c00
+#   text hash     7e3e5d9f1cebcef4
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

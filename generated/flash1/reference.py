@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88202dbdc7735678
-#   text hash     8d03c623283337c0
+#   content hash  89a3588022728c00
+#   text hash     52ab1da46a9a7b8f
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

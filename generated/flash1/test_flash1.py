@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88202dbdc7735678
-#   text hash     319566b81af65bee
+#   content hash  89a3588022728c00
+#   text hash     7f28bcfbb76b76c3
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

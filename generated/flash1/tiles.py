@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  88202dbdc7735678
-#   text hash     26ba9ef92b5fac51
+#   content hash  89a3588022728c00
+#   text hash     2f818a5e83a4dca3
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

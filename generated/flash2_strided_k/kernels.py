@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  39813cba2c8bdcf2
-#   text hash     6c694b61e8c78a10
+#   content hash  68d1257c877c2017
+#   text hash     7d8371e68036e69f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

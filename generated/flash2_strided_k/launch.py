@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  39813cba2c8bdcf2
-#   text hash     dcc63bb8a9fc8e7e
+#   content hash  68d1257c877c2017
+#   text hash     703d581cbac97f22
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  39813cba2c8bdcf2
-#   text hash     68ada9c84a882716
+#   content hash  68d1257c877c2017
+#   text hash     6d0591e3a3adb208
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  915eb29edebd4000
-#   text hash     4395eb3e073007be
+#   content hash  16c984d8bb19aaee
+#   text hash     a83572332d5ec101
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  915eb29edebd4000
-#   text hash     e3bdc2f0b46f72c0
+#   content hash  16c984d8bb19aaee
+#   text hash     aa3c5745ac606a32
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

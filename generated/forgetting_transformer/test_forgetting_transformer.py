@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  915eb29edebd4000
-#   text hash     c20e51eb4fc49b60
+#   content hash  16c984d8bb19aaee
+#   text hash     84b95533ec0ff4ae
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  915eb29edebd4000
-#   text hash     8300c732be0cb390
+#   content hash  16c984d8bb19aaee
+#   text hash     3bd82cde2dcc59b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

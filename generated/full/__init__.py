@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6cc27127cfc19127
-#   text hash     68f48c34406550f1
+#   content hash  13c527f5d95ba2e8
+#   text hash     290d434d7920b8d2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

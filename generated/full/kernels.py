@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6cc27127cfc19127
-#   text hash     312b98bd82074102
+#   content hash  13c527f5d95ba2e8
+#   text hash     a15a940fc2957934
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6cc27127cfc19127
-#   text hash     02cc862cda6b6468
+#   content hash  13c527f5d95ba2e8
+#   text hash     5e53eb9cd2d89110
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

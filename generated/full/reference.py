@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6cc27127cfc19127
-#   text hash     60e69e13636625b5
+#   content hash  13c527f5d95ba2e8
+#   text hash     3ab81e651292cd94
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

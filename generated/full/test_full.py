@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6cc27127cfc19127
-#   text hash     0657f8156435a2c2
+#   content hash  13c527f5d95ba2e8
+#   text hash     ed56267f07eaff99
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6cc27127cfc19127
-#   text hash     828adaa22d8e7380
+#   content hash  13c527f5d95ba2e8
+#   text hash     083f66b5f506f5c7
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

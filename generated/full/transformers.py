@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6cc27127cfc19127
-#   text hash     c837b4f827f53cda
+#   content hash  13c527f5d95ba2e8
+#   text hash     dfdc47d13f16c385
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23d705fd4f53d7ae
-#   text hash     c97bf5bb4fc2fb8f
+#   content hash  26039602be8a26eb
+#   text hash     f44b345431bc3004
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

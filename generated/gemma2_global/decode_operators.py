@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23d705fd4f53d7ae
-#   text hash     7a47f8cb1d28ff4e
+#   content hash  26039602be8a26eb
+#   text hash     43b638e0e3dc33e9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

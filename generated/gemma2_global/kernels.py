@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23d705fd4f53d7ae
-#   text hash     ec103c28cb8482e3
+#   content hash  26039602be8a26eb
+#   text hash     b9f38deb127d66b0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

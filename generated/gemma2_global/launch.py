@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23d705fd4f53d7ae
-#   text hash     b50d53c4b4394cff
+#   content hash  26039602be8a26eb
+#   text hash     ebffd9af5f8ca577
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

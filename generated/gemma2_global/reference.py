@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23d705fd4f53d7ae
-#   text hash     5df912ac5c3acbc1
+#   content hash  26039602be8a26eb
+#   text hash     81d5ba3944731800
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

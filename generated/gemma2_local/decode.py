@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba6a991f4bbb30c0
-#   text hash     529954fac043c631
+#   content hash  e4a4d15ec7fa7152
+#   text hash     f1408ec68a4205ab
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

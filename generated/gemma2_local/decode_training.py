@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba6a991f4bbb30c0
-#   text hash     82bd5d7bc9ba10e4
+#   content hash  e4a4d15ec7fa7152
+#   text hash     e88bfa2c09495522
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba6a991f4bbb30c0
-#   text hash     24675ca5daa362b2
+#   content hash  e4a4d15ec7fa7152
+#   text hash     0ce7ce56a40394cf
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba6a991f4bbb30c0
-#   text hash     7a35a7c48cf23c4e
+#   content hash  e4a4d15ec7fa7152
+#   text hash     13cf558f056fc0ca
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

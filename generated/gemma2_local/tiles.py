@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba6a991f4bbb30c0
-#   text hash     bef9bccd938280f6
+#   content hash  e4a4d15ec7fa7152
+#   text hash     5469ac04beb6d884
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

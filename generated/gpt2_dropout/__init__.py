@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d761ed15a833060c
-#   text hash     440fe786dce941f1
+#   content hash  33cf3a163199d148
+#   text hash     545166fed1544e22
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

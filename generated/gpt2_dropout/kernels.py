@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d761ed15a833060c
-#   text hash     e92d782fe30ad9bd
+#   content hash  33cf3a163199d148
+#   text hash     1557d35fef3e6f79
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

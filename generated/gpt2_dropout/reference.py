@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d761ed15a833060c
-#   text hash     fbc114a91d098ed9
+#   content hash  33cf3a163199d148
+#   text hash     b8eafd17a166982f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d761ed15a833060c
-#   text hash     9a76a2c919633182
+#   content hash  33cf3a163199d148
+#   text hash     b9d368f0113a229b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c617547d6873d1eb
-#   text hash     fc4237f69804a10d
+#   content hash  31a0e1a582d86f93
+#   text hash     d26f3f56902be55f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c617547d6873d1eb
-#   text hash     2c4c4e88731f0561
+#   content hash  31a0e1a582d86f93
+#   text hash     685519d198174524
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c617547d6873d1eb
-#   text hash     a3e30d3c82a2a384
+#   content hash  31a0e1a582d86f93
+#   text hash     6fb6d9632a476053
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c617547d6873d1eb
-#   text hash     fb1de0e4e0cf37d8
+#   content hash  31a0e1a582d86f93
+#   text hash     b873f9260d0266e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c617547d6873d1eb
-#   text hash     4696f85c11ae9ee3
+#   content hash  31a0e1a582d86f93
+#   text hash     643e96eb45fda967
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d3a158dffb9ac22
-#   text hash     ca7213264003eee1
+#   content hash  5ce60a189332fd5b
+#   text hash     311be1ce2dbedd57
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d3a158dffb9ac22
-#   text hash     c9c7242aef92afdb
+#   content hash  5ce60a189332fd5b
+#   text hash     58c90073fa182a15
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

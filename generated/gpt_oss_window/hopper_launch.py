@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d3a158dffb9ac22
-#   text hash     24959da5b3bbdb8e
+#   content hash  5ce60a189332fd5b
+#   text hash     b99008edd088e42b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d3a158dffb9ac22
-#   text hash     faa91202a9b80d5b
+#   content hash  5ce60a189332fd5b
+#   text hash     d34b419e5f949dd3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

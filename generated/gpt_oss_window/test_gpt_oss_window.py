@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d3a158dffb9ac22
-#   text hash     a774bf40481de612
+#   content hash  5ce60a189332fd5b
+#   text hash     d46ffd8d37d5c47c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  864ba814b2015fc7
-#   text hash     dafc135d4d024339
+#   content hash  69eca16ec8e11e63
+#   text hash     62ed65edeeb4889a
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  864ba814b2015fc7
-#   text hash     cb8d233546a12998
+#   content hash  69eca16ec8e11e63
+#   text hash     e4ce4908cc8f201a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  864ba814b2015fc7
-#   text hash     e3b1a3213da98201
+#   content hash  69eca16ec8e11e63
+#   text hash     915ed0800a6a1c5d
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43644547558c39ff
-#   text hash     a7bdfea71be3e0ae
+#   content hash  08cee9919ce5b049
+#   text hash     0ac4560ce15278d6
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

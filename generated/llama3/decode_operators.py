@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43644547558c39ff
-#   text hash     588d5d716f080ed7
+#   content hash  08cee9919ce5b049
+#   text hash     87d4b6260f177c18
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

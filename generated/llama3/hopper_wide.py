@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43644547558c39ff
-#   text hash     6686f852cc1e5d67
+#   content hash  08cee9919ce5b049
+#   text hash     6119781025f6c99f
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

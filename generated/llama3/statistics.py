@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43644547558c39ff
-#   text hash     552caee8fc0740ff
+#   content hash  08cee9919ce5b049
+#   text hash     30045f2206941e9b
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43644547558c39ff
-#   text hash     d5527954a8edfdb1
+#   content hash  08cee9919ce5b049
+#   text hash     97958851c53012d4
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

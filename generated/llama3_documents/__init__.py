@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f8e4eb24bc54de
-#   text hash     e00fcaa1e5c78fb6
+#   content hash  5b01e82c45b6790f
+#   text hash     e70f22610a136ccb
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

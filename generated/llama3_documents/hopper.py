@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f8e4eb24bc54de
-#   text hash     e1e7dc91115ad47e
+#   content hash  5b01e82c45b6790f
+#   text hash     3da61a8b42a95df3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f8e4eb24bc54de
-#   text hash     6b2201a5532997dc
+#   content hash  5b01e82c45b6790f
+#   text hash     6af4522dc7494ef0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

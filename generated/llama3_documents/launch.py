@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f8e4eb24bc54de
-#   text hash     78e3e474e40a886c
+#   content hash  5b01e82c45b6790f
+#   text hash     b17c929594dedc7c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f8e4eb24bc54de
-#   text hash     87d890e59b7a09dd
+#   content hash  5b01e82c45b6790f
+#   text hash     0e6bd20b45243a3c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  40e1bd7fcdc15daf
-#   text hash     3439f84d7caa2db5
+#   content hash  2a9a07e537c90e93
+#   text hash     fa02cef9826cbef4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  40e1bd7fcdc15daf
-#   text hash     0138a410e2d6c07a
+#   content hash  2a9a07e537c90e93
+#   text hash     46510ebb6656f394
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

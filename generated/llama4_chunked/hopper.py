@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  40e1bd7fcdc15daf
-#   text hash     80e1188f04ae722e
+#   content hash  2a9a07e537c90e93
+#   text hash     3880eca373b81c56
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

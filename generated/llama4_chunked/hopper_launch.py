@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  40e1bd7fcdc15daf
-#   text hash     bb52264118902be9
+#   content hash  2a9a07e537c90e93
+#   text hash     967fb8b626448210
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

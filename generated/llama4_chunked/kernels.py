@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  40e1bd7fcdc15daf
-#   text hash     6018947f588153e4
+#   content hash  2a9a07e537c90e93
+#   text hash     cfc71824da6340ea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da2168e86a12a089
-#   text hash     1a0f220e114527d8
+#   content hash  0c94d40991b34939
+#   text hash     b613c001ad353be8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

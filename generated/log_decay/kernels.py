@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da2168e86a12a089
-#   text hash     3b234cb2bebe66c8
+#   content hash  0c94d40991b34939
+#   text hash     2ed592a6e7cf99bb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

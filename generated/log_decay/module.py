@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da2168e86a12a089
-#   text hash     90b612d7e5ae10e0
+#   content hash  0c94d40991b34939
+#   text hash     c07ed501a779c028
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da2168e86a12a089
-#   text hash     2800d7e1ef045ea2
+#   content hash  0c94d40991b34939
+#   text hash     f61be0c13053de66
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da2168e86a12a089
-#   text hash     2b47460c51c8273a
+#   content hash  0c94d40991b34939
+#   text hash     8faa3c737b4670e3
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  530c9354053133d5
-#   text hash     c9865c3397ae026a
+#   content hash  fce0233769721953
+#   text hash     7a563f4b56d1494a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  530c9354053133d5
-#   text hash     092e31f96a974366
+#   content hash  fce0233769721953
+#   text hash     87a3b41c9356d887
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  530c9354053133d5
-#   text hash     054637fbb53f3925
+#   content hash  fce0233769721953
+#   text hash     97426efd0788b5f2
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  530c9354053133d5
-#   text hash     98af66f49b4c5d6b
+#   content hash  fce0233769721953
+#   text hash     523689357994940c
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d195556895a9df9e
-#   text hash     a0fbf77d5586e6c4
+#   content hash  fdf11d0c7cd46f7e
+#   text hash     89ab44cf13c796c2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d195556895a9df9e
-#   text hash     53f43f0d2c3c0587
+#   content hash  fdf11d0c7cd46f7e
+#   text hash     85104387c5850e10
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

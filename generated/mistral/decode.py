@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d195556895a9df9e
-#   text hash     6038d01f1868ae43
+#   content hash  fdf11d0c7cd46f7e
+#   text hash     d37714143b3b38d8
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

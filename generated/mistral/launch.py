@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d195556895a9df9e
-#   text hash     8fc687e91365de94
+#   content hash  fdf11d0c7cd46f7e
+#   text hash     30e3d8ecd5d84e06
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

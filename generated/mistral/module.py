@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d195556895a9df9e
-#   text hash     832a670249167b04
+#   content hash  fdf11d0c7cd46f7e
+#   text hash     e598d2a3d4759109
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f3756bd0446f7be
-#   text hash     5dcd1e6a779fa2de
+#   content hash  673d4ee1ec9cc220
+#   text hash     26472ba08cdd3f3d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

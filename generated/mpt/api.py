@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f3756bd0446f7be
-#   text hash     f54c092613d0a676
+#   content hash  673d4ee1ec9cc220
+#   text hash     bf61795cfbce06d3
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

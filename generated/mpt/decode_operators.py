@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f3756bd0446f7be
-#   text hash     88544c6fb03f8b00
+#   content hash  673d4ee1ec9cc220
+#   text hash     808712735239a166
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f3756bd0446f7be
-#   text hash     d6cb4151084fa202
+#   content hash  673d4ee1ec9cc220
+#   text hash     d0b3c98e8115be88
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

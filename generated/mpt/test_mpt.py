@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f3756bd0446f7be
-#   text hash     d6a74ed714144b04
+#   content hash  673d4ee1ec9cc220
+#   text hash     89935b84e3f51366
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f3756bd0446f7be
-#   text hash     a4966fd8057ebb52
+#   content hash  673d4ee1ec9cc220
+#   text hash     b779db5950387598
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

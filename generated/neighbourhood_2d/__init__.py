@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad69cc6df0b45e4d
-#   text hash     2b82646a634a1444
+#   content hash  28a5bd69c2ee0148
+#   text hash     9280bdb4c6911aad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

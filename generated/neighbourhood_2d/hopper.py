@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad69cc6df0b45e4d
-#   text hash     897762773a009726
+#   content hash  28a5bd69c2ee0148
+#   text hash     cd46b2ca05f3263d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad69cc6df0b45e4d
-#   text hash     9366db196accfe21
+#   content hash  28a5bd69c2ee0148
+#   text hash     da165cf1d14435be
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad69cc6df0b45e4d
-#   text hash     27f7371d5aa6a553
+#   content hash  28a5bd69c2ee0148
+#   text hash     5169a364838b82f6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad69cc6df0b45e4d
-#   text hash     5938595b82b7ada0
+#   content hash  28a5bd69c2ee0148
+#   text hash     ce52025621d71d24
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

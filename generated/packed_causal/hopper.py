@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e34987c4cb027f1c
-#   text hash     cad8ad5a215033d3
+#   content hash  8fc2f9349037af75
+#   text hash     f495f49711dcb426
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e34987c4cb027f1c
-#   text hash     1b9782f50cc9ef3a
+#   content hash  8fc2f9349037af75
+#   text hash     a4c3f4773f0d317d
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e34987c4cb027f1c
-#   text hash     bc65e36b27166397
+#   content hash  8fc2f9349037af75
+#   text hash     68172fda380f1eca
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e34987c4cb027f1c
-#   text hash     682dfdd9fe5fea9c
+#   content hash  8fc2f9349037af75
+#   text hash     7d61b725a41d9988
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e34987c4cb027f1c
-#   text hash     4ac68694e38a8079
+#   content hash  8fc2f9349037af75
+#   text hash     ad9fbf837426f4e1
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

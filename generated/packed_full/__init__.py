@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba53f974186edfd5
-#   text hash     3731898f04c1f017
+#   content hash  fec351075eee3c8c
+#   text hash     97e39288aa74b085
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba53f974186edfd5
-#   text hash     83ddd6dd1a259a01
+#   content hash  fec351075eee3c8c
+#   text hash     a019be65bd15ee07
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba53f974186edfd5
-#   text hash     b6af12c36f355475
+#   content hash  fec351075eee3c8c
+#   text hash     71504cf69fdd71d0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba53f974186edfd5
-#   text hash     c4e8a1ae579db497
+#   content hash  fec351075eee3c8c
+#   text hash     0a6629e78f522149
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ba53f974186edfd5
-#   text hash     8b7b37eb5f5c37bf
+#   content hash  fec351075eee3c8c
+#   text hash     f41c45d863de37b4
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  33021143c6b86fd0
-#   text hash     0551f2ad44f15ef0
+#   content hash  8a97fab986d2a263
+#   text hash     0af3ad3c4d7682e0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  33021143c6b86fd0
-#   text hash     dad30f0c64d27952
+#   content hash  8a97fab986d2a263
+#   text hash     de9cb51f3b903359
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  33021143c6b86fd0
-#   text hash     ab5e37145130d9d4
+#   content hash  8a97fab986d2a263
+#   text hash     482fddbc7c042aae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

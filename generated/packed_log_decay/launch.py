@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  33021143c6b86fd0
-#   text hash     d6a33cb7d6d6135b
+#   content hash  8a97fab986d2a263
+#   text hash     0e768b5a7e998f79
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  33021143c6b86fd0
-#   text hash     f57eb907bc052dbf
+#   content hash  8a97fab986d2a263
+#   text hash     049c7b83dbb923e4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

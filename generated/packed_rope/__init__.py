@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7b95d150084dbc2
-#   text hash     1521619900d6ea53
+#   content hash  303045f178d0cee4
+#   text hash     a97160cc2a51216c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7b95d150084dbc2
-#   text hash     219ff902aa26808c
+#   content hash  303045f178d0cee4
+#   text hash     43e1c9906a3d51a5
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

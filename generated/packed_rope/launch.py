@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7b95d150084dbc2
-#   text hash     719037a22a460fe4
+#   content hash  303045f178d0cee4
+#   text hash     70bda1be7ab4d1ee
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

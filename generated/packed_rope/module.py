@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7b95d150084dbc2
-#   text hash     61d025ebc77aadf8
+#   content hash  303045f178d0cee4
+#   text hash     bc75c09cc0320cff
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

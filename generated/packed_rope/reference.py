@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7b95d150084dbc2
-#   text hash     1f1638a9a14c3e34
+#   content hash  303045f178d0cee4
+#   text hash     57a151429ab4ce23
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

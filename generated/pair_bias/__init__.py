@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7df4a69988241c0
-#   text hash     935f8ba9f566dbcc
+#   content hash  cfd270acd73c8a87
+#   text hash     f8a57883bb140669
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

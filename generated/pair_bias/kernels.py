@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7df4a69988241c0
-#   text hash     a475f80f09bfb50b
+#   content hash  cfd270acd73c8a87
+#   text hash     744bd21f7bc9f6d2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7df4a69988241c0
-#   text hash     9fdc262e2aa5ef27
+#   content hash  cfd270acd73c8a87
+#   text hash     78ec87f7916a44ff
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7df4a69988241c0
-#   text hash     7731212e37aa7aa9
+#   content hash  cfd270acd73c8a87
+#   text hash     170518b80b8236a1
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f216709a5cddee5
-#   text hash     082263f2f5b7baa9
+#   content hash  f1db603fea6e8d67
+#   text hash     dedea2358768430c
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f216709a5cddee5
-#   text hash     4f01bd7c5bb45daf
+#   content hash  f1db603fea6e8d67
+#   text hash     47d5ad79995a74a2
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f216709a5cddee5
-#   text hash     8de32b750dd1e45f
+#   content hash  f1db603fea6e8d67
+#   text hash     bd1cd05b2ffb546a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

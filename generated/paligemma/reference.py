@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f216709a5cddee5
-#   text hash     0ffa8dd9aed05275
+#   content hash  f1db603fea6e8d67
+#   text hash     41118df297f7328f
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f216709a5cddee5
-#   text hash     df2bdd6280c089d9
+#   content hash  f1db603fea6e8d67
+#   text hash     f727083dd58a33db
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2aa90693126f3d76
-#   text hash     17b3e3185791a30f
+#   content hash  eb84efb3b1f7a816
+#   text hash     550c60c4cdbb9aac
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2aa90693126f3d76
-#   text hash     a8864d7323151bc0
+#   content hash  eb84efb3b1f7a816
+#   text hash     5c6bd63006197534
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2aa90693126f3d76
-#   text hash     29d9345b02bf7706
+#   content hash  eb84efb3b1f7a816
+#   text hash     eb09251ef8563f79
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

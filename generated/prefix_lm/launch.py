@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2aa90693126f3d76
-#   text hash     2458d6b8bc3c91fb
+#   content hash  eb84efb3b1f7a816
+#   text hash     c31875a1391443c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2aa90693126f3d76
-#   text hash     19456119ae86b7ef
+#   content hash  eb84efb3b1f7a816
+#   text hash     4ffa68d92dfcea0f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb5bb923a9a31a4d
-#   text hash     29d5c60ee9fcfdaa
+#   content hash  ccae9313a0314e03
+#   text hash     067859b9437ea63e
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

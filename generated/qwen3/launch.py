@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb5bb923a9a31a4d
-#   text hash     c26197bd6a892171
+#   content hash  ccae9313a0314e03
+#   text hash     959c27fea6212c46
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

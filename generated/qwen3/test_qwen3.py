@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb5bb923a9a31a4d
-#   text hash     cb3e16811c410359
+#   content hash  ccae9313a0314e03
+#   text hash     efff87511aaf1ac0
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb5bb923a9a31a4d
-#   text hash     2babeb7330ad45e9
+#   content hash  ccae9313a0314e03
+#   text hash     289b675351ca0a9e
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb5bb923a9a31a4d
-#   text hash     d72883e9f3689344
+#   content hash  ccae9313a0314e03
+#   text hash     1abc09c774c98398
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

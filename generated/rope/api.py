@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  189b84de53e13d39
-#   text hash     3ac1e619de5c861e
+#   content hash  b25cbd4c59c38c12
+#   text hash     99abfd65b6e2b8a4
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  189b84de53e13d39
-#   text hash     e20ec61b5d766960
+#   content hash  b25cbd4c59c38c12
+#   text hash     6694f131efddbca5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

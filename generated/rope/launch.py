@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  189b84de53e13d39
-#   text hash     1fc29e1b078cd758
+#   content hash  b25cbd4c59c38c12
+#   text hash     a7cd6e66981fa766
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  189b84de53e13d39
-#   text hash     bf9e131e2bf6d448
+#   content hash  b25cbd4c59c38c12
+#   text hash     d14b4c5c9699ce2f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

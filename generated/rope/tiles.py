@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  189b84de53e13d39
-#   text hash     4b3ea15d8d7324ed
+#   content hash  b25cbd4c59c38c12
+#   text hash     f46f5af78f19234a
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f52ce81c3ad1d0b3
-#   text hash     7f5ef98710374e03
+#   content hash  1e59c59238c05ffa
+#   text hash     957c3bd0d3819a06
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

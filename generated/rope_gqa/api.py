@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f52ce81c3ad1d0b3
-#   text hash     b8cf4f76b4a084b2
+#   content hash  1e59c59238c05ffa
+#   text hash     8ac929f8278a9c3e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f52ce81c3ad1d0b3
-#   text hash     2dc665b21895c185
+#   content hash  1e59c59238c05ffa
+#   text hash     4af5e922e56d7ae2
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f52ce81c3ad1d0b3
-#   text hash     aae9c2f002595342
+#   content hash  1e59c59238c05ffa
+#   text hash     84737cb7d9f22850
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

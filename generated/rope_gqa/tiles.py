@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f52ce81c3ad1d0b3
-#   text hash     16a0b653f99fcc15
+#   content hash  1e59c59238c05ffa
+#   text hash     6157d952f7a5b94f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

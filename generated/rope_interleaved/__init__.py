@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09ea955b18323ed7
-#   text hash     9c0d2106c4eea3cf
+#   content hash  b3c92acc0a14e00f
+#   text hash     68f55af78543dbac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

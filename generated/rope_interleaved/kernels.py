@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09ea955b18323ed7
-#   text hash     4b4d52fa7127a744
+#   content hash  b3c92acc0a14e00f
+#   text hash     803f7acde8c2b454
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09ea955b18323ed7
-#   text hash     9210303bb19a758d
+#   content hash  b3c92acc0a14e00f
+#   text hash     00eebd14bffa68fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09ea955b18323ed7
-#   text hash     ad8d7ccdbd68f4f1
+#   content hash  b3c92acc0a14e00f
+#   text hash     1c09607a1e154651
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

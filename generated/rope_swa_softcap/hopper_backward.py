@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6eadff619ba557cc
-#   text hash     3b0f86755d8bbc79
+#   content hash  2e0535051bad3980
+#   text hash     a8c00ba783d0f91d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6eadff619ba557cc
-#   text hash     8c3287bef22c6e6a
+#   content hash  2e0535051bad3980
+#   text hash     814301e667756d26
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6eadff619ba557cc
-#   text hash     ad38fa2ff9733b2e
+#   content hash  2e0535051bad3980
+#   text hash     b35673238af56f81
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

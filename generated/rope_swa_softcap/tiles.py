@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6eadff619ba557cc
-#   text hash     427b0622ba20b530
+#   content hash  2e0535051bad3980
+#   text hash     ddb937764e9aa51c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b33705b6e7848c3c
-#   text hash     aa8642a6b595b3f2
+#   content hash  a874fe9f1c8fc16c
+#   text hash     aeba2c644c79d873
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

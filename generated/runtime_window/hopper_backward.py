@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b33705b6e7848c3c
-#   text hash     5180833155cbe7a0
+#   content hash  a874fe9f1c8fc16c
+#   text hash     541779ae8b36cbac
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b33705b6e7848c3c
-#   text hash     a91bacb48a6eef71
+#   content hash  a874fe9f1c8fc16c
+#   text hash     6d6bd3f3fefb8a71
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

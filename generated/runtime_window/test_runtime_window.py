@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b33705b6e7848c3c
-#   text hash     d1ca1c9616ad5007
+#   content hash  a874fe9f1c8fc16c
+#   text hash     6eb4ea30ef25dddf
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

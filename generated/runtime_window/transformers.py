@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b33705b6e7848c3c
-#   text hash     f4044ef7a40b461f
+#   content hash  a874fe9f1c8fc16c
+#   text hash     dbbaa5f4e5fa3280
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0c81b2cb5f11b2f0
-#   text hash     29054e0a8df56134
+#   content hash  d48a4fe8bfff3dac
+#   text hash     513d66f80ca49638
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

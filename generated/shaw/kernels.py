@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0c81b2cb5f11b2f0
-#   text hash     ab488c4379802b47
+#   content hash  d48a4fe8bfff3dac
+#   text hash     f687833ddf553782
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

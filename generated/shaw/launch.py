@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0c81b2cb5f11b2f0
-#   text hash     d927d679c66aaab0
+#   content hash  d48a4fe8bfff3dac
+#   text hash     8d8d0966413a8ebd
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0c81b2cb5f11b2f0
-#   text hash     b53e8795dab7217a
+#   content hash  d48a4fe8bfff3dac
+#   text hash     7eabaaa518633d7c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0c81b2cb5f11b2f0
-#   text hash     8436f4067523de0f
+#   content hash  d48a4fe8bfff3dac
+#   text hash     a8c18a860585ceb9
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  736db0e810777e01
-#   text hash     93c030a74193987b
+#   content hash  511629db63e0c28f
+#   text hash     0a3cd00b4aa5d6a3
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

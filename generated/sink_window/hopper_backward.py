@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  736db0e810777e01
-#   text hash     ca78a4ba4e1bcdfb
+#   content hash  511629db63e0c28f
+#   text hash     6f4d9c231aa03d49
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  736db0e810777e01
-#   text hash     79923bfcce17d872
+#   content hash  511629db63e0c28f
+#   text hash     9d9a0f8545eeb63e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  736db0e810777e01
-#   text hash     ffd944772eaf59d3
+#   content hash  511629db63e0c28f
+#   text hash     fc8b38204b26e6f4
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  736db0e810777e01
-#   text hash     25352df637165ff2
+#   content hash  511629db63e0c28f
+#   text hash     875c2cc8c2dc2831
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

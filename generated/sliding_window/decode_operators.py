@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a84fd133a39a392
-#   text hash     cce23c7431656e94
+#   content hash  c522360082ec7301
+#   text hash     18882c8e7a1ac02d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a84fd133a39a392
-#   text hash     5f26b33e9bb769a6
+#   content hash  c522360082ec7301
+#   text hash     e68b4eaff90d1d0b
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a84fd133a39a392
-#   text hash     bb4043bcf4873ebd
+#   content hash  c522360082ec7301
+#   text hash     527f9ae870b02324
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

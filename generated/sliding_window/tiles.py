@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a84fd133a39a392
-#   text hash     00ce22731f8a9ab5
+#   content hash  c522360082ec7301
+#   text hash     777d314e0747b02b
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c7c3122a7bb80cd
-#   text hash     23f622ee33ed364b
+#   content hash  1f3607983884dab9
+#   text hash     2127127c4d7c001b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

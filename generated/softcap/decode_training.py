@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c7c3122a7bb80cd
-#   text hash     25b46c5cb8a92a29
+#   content hash  1f3607983884dab9
+#   text hash     1ab3db6c6b56ebd6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c7c3122a7bb80cd
-#   text hash     c0d8f3fba389c71f
+#   content hash  1f3607983884dab9
+#   text hash     38037e88bc1ce01e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c7c3122a7bb80cd
-#   text hash     fa433e560a8c9713
+#   content hash  1f3607983884dab9
+#   text hash     44c5f9081882a003
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

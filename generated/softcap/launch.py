@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c7c3122a7bb80cd
-#   text hash     553aec81a5631ef6
+#   content hash  1f3607983884dab9
+#   text hash     cef0faeec9808d02
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76fcafce87805b96
-#   text hash     0303a63f7e2bd98b
+#   content hash  dbc2c4cd78a76434
+#   text hash     bdb3886b706de4ba
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76fcafce87805b96
-#   text hash     0b2e2c47941e68b0
+#   content hash  dbc2c4cd78a76434
+#   text hash     f81757e9502c5821
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76fcafce87805b96
-#   text hash     c1a7483934b14ca1
+#   content hash  dbc2c4cd78a76434
+#   text hash     d2b3ddd25e5184fa
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76fcafce87805b96
-#   text hash     50519f1a5eeb09ba
+#   content hash  dbc2c4cd78a76434
+#   text hash     a6ed70fe1480097e
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76fcafce87805b96
-#   text hash     a4f1244326ba75c0
+#   content hash  dbc2c4cd78a76434
+#   text hash     bad75d68d8056c0f
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

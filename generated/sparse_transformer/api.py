@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  491b6469ab42c126
-#   text hash     2bbf017fab7db73e
+#   content hash  dc7af1c00a0e6440
+#   text hash     01fe5b6192419a09
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

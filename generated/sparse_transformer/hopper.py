@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  491b6469ab42c126
-#   text hash     5c77a1c01d52724d
+#   content hash  dc7af1c00a0e6440
+#   text hash     c62045f9fec5f22f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  491b6469ab42c126
-#   text hash     b1001e35c66080db
+#   content hash  dc7af1c00a0e6440
+#   text hash     7ac2d471e6ad48f0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  491b6469ab42c126
-#   text hash     6db7cd3aa9d3485a
+#   content hash  dc7af1c00a0e6440
+#   text hash     fbdea877829137c5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

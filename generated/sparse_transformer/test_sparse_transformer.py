@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  491b6469ab42c126
-#   text hash     daaaf3a6d04a619a
+#   content hash  dc7af1c00a0e6440
+#   text hash     b821677924bd9c1a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

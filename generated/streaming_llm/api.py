@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db45b93045ccacfb
-#   text hash     c15afd8a8c6966d2
+#   content hash  c716c8c0fb8defb3
+#   text hash     fb7e80f0d3ee7785
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

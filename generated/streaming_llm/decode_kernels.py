@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db45b93045ccacfb
-#   text hash     74c52af237fbaeb7
+#   content hash  c716c8c0fb8defb3
+#   text hash     a8963ebe69a8756a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -67,6 +67,10 @@ Symbols
     k_begin, k_places    the place of a sequence's first key in a cache without pages; how many places it has
     PAGE                 places in a page; 1 without a page table
     q_unit               powers of 2 that rows of q are divided by where float16 takes the place of bfloat16; else None
+    key, APART           keys of a tile, counted from its first; whether each has a page of its own
+    there                which of them are loaded; None: all
+    SUMS                 partial sums of each row's weights
+    FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
     CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
     BLOCK_H              the power of 2 that holds the key heads
@@ -79,7 +83,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .kernels import LOG2E, add_product, partial_row_sums
+from .kernels import LOG2E, add_product
 
 INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
@@ -143,9 +147,16 @@ def key_span(span, q_first, q_last, k_len):
 
 @triton.jit
 def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, and past column WIDTH."""
+    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH."""
     column = tl.arange(0, COLUMNS)
-    return tl.load(ptr + place[:, None] + column[None, :], mask=inside[:, None] & (column < WIDTH)[None, :], other=0.0)
+    ptr += place[:, None] + column[None, :]
+    if inside is not None:
+        rows = tl.load(ptr, mask=inside[:, None] & (column < WIDTH)[None, :], other=0.0)
+    elif WIDTH < COLUMNS:
+        rows = tl.load(ptr, mask=(column < WIDTH)[None, :], other=0.0)
+    else:
+        rows = tl.load(ptr)
+    return rows
 
 
 @triton.jit
@@ -186,6 +197,23 @@ def in_units(q_tile, unit):
 
 
 @triton.jit
+def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constexpr):
+    """A pointer and places behind it of a tile's keys: of each in its own page, or in one page, whose first has `slot`."""
+    if APART:
+        place = page.to(tl.int64) * stride_page + slot.to(tl.int64) * stride_token
+    else:
+        ptr += page.to(tl.int64) * stride_page + slot.to(tl.int64) * stride_token
+        place = key * stride_token
+    return ptr, place
+
+
+@triton.jit
+def sum_by_thread(p, SUMS: tl.constexpr):
+    """Partial sums of each row, over every SUMS-th column: each thread adds its own values, without exchange."""
+    return tl.sum(p.reshape([p.shape[0], p.shape[1] // SUMS, SUMS]), 1)
+
+
+@triton.jit
 def sum_pairs(x):
     """The sum of rows, as many as a power of 2, by a tree of pairs: rows of zeros behind others do not change it."""
     for _ in tl.static_range(1, x.shape[0]):
@@ -198,28 +226,36 @@ def sum_pairs(x):
 def attend(
     acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, FAR: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, kv_h, k_begin, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
-        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
-        v_scale_stride_token
+        k_ptr, v_ptr, k_begin, lo, hi, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+        k_scale_stride_page, k_scale_stride_token, v_scale_stride_page, v_scale_stride_token
     ) = keys  # fmt: skip
     scale_log2, q_pos = terms
     # [BLOCK_N]
-    k_pos = k_start + tl.arange(0, BLOCK_N)
+    key = tl.arange(0, BLOCK_N)
+    k_pos = k_start + key
     # others are not even read: their pages may be somebody else's by now
     inside = (k_pos >= lo) & (k_pos < hi)
     k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos + k_begin
     if pages_ptr is not None:
         k_slot = k_pos % PAGE
+    APART: tl.constexpr = pages_ptr is not None and PAGE % BLOCK_N != 0
+    slot, there = k_slot, inside
+    if not APART:
+        # in the place of keys that are not inside the nearest that is: loads need no mask. Behind the tile's first place
+        # numbers have 32 bits, unless rows are FAR apart
+        slot, there = k_start + k_begin if pages_ptr is None else k_start % PAGE, None
+        key = tl.minimum(tl.maximum(key, lo - k_start), hi - 1 - k_start).to(tl.int64 if FAR else tl.int32)
+    k_ptr, k_place = find_rows(k_ptr, page, slot, key, k_stride_page, k_stride_token, APART)
+    v_ptr, v_place = find_rows(v_ptr, page, slot, key, v_stride_page, v_stride_token, APART)
+    if pages_ptr is not None:
         # a tile ahead: keys do not wait for the numbers of their pages
         page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
-    k_place = k_page * k_stride_page + k_slot.to(tl.int64) * k_stride_token + tl.cast(kv_h, tl.int64) * k_stride_head
-    v_place = k_page * v_stride_page + k_slot.to(tl.int64) * v_stride_token + tl.cast(kv_h, tl.int64) * v_stride_head
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_places(k_ptr, k_place, inside, D, BLOCK_D).to(q_tile.dtype)
+    k_tile = load_places(k_ptr, k_place, there, D, BLOCK_D).to(q_tile.dtype)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     if k_scale_ptr is not None:
         k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
@@ -227,7 +263,7 @@ def attend(
     if q_unit is not None:
         score = score * q_unit[:, None]
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_places(v_ptr, v_place, inside, DV, BLOCK_DV).to(q_tile.dtype)
+    v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV).to(q_tile.dtype)
     score = score * scale_log2
     if mixed:
         keep = inside[None, :]
@@ -241,7 +277,7 @@ def attend(
     p = tl.exp2(score - pivot[:, None])  # [BLOCK_M, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
     acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
-    l += partial_row_sums(p)
+    l += sum_by_thread(p, SUMS)
     if v_scale_ptr is not None:
         v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
         p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
@@ -270,7 +306,7 @@ def attend_split(
     v_scale_stride_head, pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size,
     GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr
+    SUMS: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -286,6 +322,8 @@ def attend_split(
     split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
     if (tile * BLOCK_M >= count) | (split_begin >= k_len):
         return
+    k_ptr += kv_h.to(tl.int64) * k_stride_head
+    v_ptr += kv_h.to(tl.int64) * v_stride_head
     if pages_ptr is not None:
         pages_ptr += b.to(tl.int64) * pages_stride_sequence
     if k_scale_ptr is not None:
@@ -312,17 +350,16 @@ def attend_split(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # [BLOCK_M, 8]
-    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
+    # [BLOCK_M, SUMS]
+    l = tl.full([BLOCK_M, SUMS], 0.0, tl.float32)
     for span in tl.range(0, 2):
         lo, hi, full_lo, full_hi = key_span(span, q_first, q_last, k_len)
         begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
         first = begin // BLOCK_N
         last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
         keys = (
-            k_ptr, v_ptr, kv_h, k_begin, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
-            v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
-            v_scale_stride_token
+            k_ptr, v_ptr, k_begin, lo, hi, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+            k_scale_stride_page, k_scale_stride_token, v_scale_stride_page, v_scale_stride_token
         )  # fmt: skip
         terms = (scale_log2, q_pos)
         page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)
@@ -331,7 +368,7 @@ def attend_split(
             mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
             acc, m, l, page = attend(
                 acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
-                DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, FAR, mixed=mixed
             )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]

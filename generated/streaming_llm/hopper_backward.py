@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db45b93045ccacfb
-#   text hash     4b14fdea2415d907
+#   content hash  c716c8c0fb8defb3
+#   text hash     478ed7595a6afa4e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db45b93045ccacfb
-#   text hash     20c0195fb5b6e5ec
+#   content hash  c716c8c0fb8defb3
+#   text hash     d134d3383c65afd8
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db45b93045ccacfb
-#   text hash     a3c6b044640ad595
+#   content hash  c716c8c0fb8defb3
+#   text hash     45ed19febe0eeda5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

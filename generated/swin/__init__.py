@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242981074fe8912e
-#   text hash     034564faac95e663
+#   content hash  eedad29e309faabd
+#   text hash     839f8ae01d6aeea4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242981074fe8912e
-#   text hash     b13ce4495e9e4530
+#   content hash  eedad29e309faabd
+#   text hash     0cc2a02748941e72
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

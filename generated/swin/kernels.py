@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242981074fe8912e
-#   text hash     da40e7066d55acd4
+#   content hash  eedad29e309faabd
+#   text hash     2c99ad0db0d5438a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

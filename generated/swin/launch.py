@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242981074fe8912e
-#   text hash     c0d6a19aa5bb61f8
+#   content hash  eedad29e309faabd
+#   text hash     0b7c26a0e663d314
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242981074fe8912e
-#   text hash     81f6d232479d21da
+#   content hash  eedad29e309faabd
+#   text hash     9d53f0dd3cb3f2c6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

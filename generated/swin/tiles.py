@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242981074fe8912e
-#   text hash     92ccb54e5474b559
+#   content hash  eedad29e309faabd
+#   text hash     1e526fefddf1e6f5
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

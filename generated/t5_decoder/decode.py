@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9cebb91c556dc52
-#   text hash     e99f0bbe4488bb22
+#   content hash  2cf08337123d717c
+#   text hash     fdbbb17613de662d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9cebb91c556dc52
-#   text hash     5d27a42612aa58dc
+#   content hash  2cf08337123d717c
+#   text hash     437fbd586f860fdb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

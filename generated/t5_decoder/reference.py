@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9cebb91c556dc52
-#   text hash     adbf060d46483610
+#   content hash  2cf08337123d717c
+#   text hash     33c71403e07733b6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

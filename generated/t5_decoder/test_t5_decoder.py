@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9cebb91c556dc52
-#   text hash     23a20be17ea6a193
+#   content hash  2cf08337123d717c
+#   text hash     519c85c473fa622c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9cebb91c556dc52
-#   text hash     7098820a11232e9a
+#   content hash  2cf08337123d717c
+#   text hash     30b63fbdeadf6a1a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

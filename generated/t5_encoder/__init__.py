@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5abd6fd0a941f61e
-#   text hash     d15bc06542d61fc3
+#   content hash  84f476cd1b1bfb77
+#   text hash     fdc6b4b6ed75e27e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

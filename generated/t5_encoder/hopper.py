@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5abd6fd0a941f61e
-#   text hash     3679750d8a2633c9
+#   content hash  84f476cd1b1bfb77
+#   text hash     acfb423c87fd86c0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

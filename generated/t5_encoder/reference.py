@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5abd6fd0a941f61e
-#   text hash     614513f541cac50f
+#   content hash  84f476cd1b1bfb77
+#   text hash     0ad58c3592064de0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5abd6fd0a941f61e
-#   text hash     fd04cf3144866887
+#   content hash  84f476cd1b1bfb77
+#   text hash     91b38c282645130e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

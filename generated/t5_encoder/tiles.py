@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5abd6fd0a941f61e
-#   text hash     48271d0304cdeae0
+#   content hash  84f476cd1b1bfb77
+#   text hash     6a5d04a12ed43282
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a78c5a7bd762b3e
-#   text hash     b73befaccaa43f76
+#   content hash  6cea2f1fbb5a7637
+#   text hash     de6e6f5c1696a0a2
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a78c5a7bd762b3e
-#   text hash     262695e720bb1223
+#   content hash  6cea2f1fbb5a7637
+#   text hash     d90a1dcfd55c5453
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a78c5a7bd762b3e
-#   text hash     17e8eccdc04bff6e
+#   content hash  6cea2f1fbb5a7637
+#   text hash     5ff7727d0d475f77
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a78c5a7bd762b3e
-#   text hash     e93416326998c6f8
+#   content hash  6cea2f1fbb5a7637
+#   text hash     8a26f32b4c479147
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a78c5a7bd762b3e
-#   text hash     9b7e7888f787a4d7
+#   content hash  6cea2f1fbb5a7637
+#   text hash     41692c928e0926d7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

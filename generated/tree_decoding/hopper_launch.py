@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d2e2994fa511302
-#   text hash     0c5b9ac68b32d854
+#   content hash  3c4efbcfda56cb91
+#   text hash     f3c505191fe6a029
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d2e2994fa511302
-#   text hash     61d364aae1a988b3
+#   content hash  3c4efbcfda56cb91
+#   text hash     a26686c74bbfa861
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d2e2994fa511302
-#   text hash     b4129385f80a21c7
+#   content hash  3c4efbcfda56cb91
+#   text hash     c10a50964f5d2229
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

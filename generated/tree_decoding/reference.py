@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d2e2994fa511302
-#   text hash     6729c040bc73a4fb
+#   content hash  3c4efbcfda56cb91
+#   text hash     f39f56d5dbb17858
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

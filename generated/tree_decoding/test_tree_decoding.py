@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d2e2994fa511302
-#   text hash     e5abb4286d2063bf
+#   content hash  3c4efbcfda56cb91
+#   text hash     f45789127463196e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -618,6 +618,21 @@ def test_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> No
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
 
 
+def test_rows_of_a_tile_may_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
+    """Offsets within a tile have 32 bits where they can."""
+    decoding, n, stride = variant("plain").decode, 33, 2**31 // 31 + 1
+    k, v = torch.randn(2, 1, n, 1, 16).to(torch.float8_e4m3fn)
+    # most of it is never touched
+    far = torch.empty(n * stride, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    far_k, far_v = (far.as_strided(k.shape, (0, stride, 16, 1), 16 * i) for i in range(2))
+    far_k.copy_(k)
+    far_v.copy_(v)
+    given = {"q": torch.randn(1, 4, 16).half(), "seq_lens": torch.tensor([n], dtype=torch.int32)}
+    given |= {"k_scale": torch.tensor(1.0), "v_scale": torch.tensor(1.0)}
+    out = decoding.attend_with_cache(k_cache=far_k, v_cache=far_v, **given)
+    assert torch.equal(out, decoding.attend_with_cache(k_cache=k, v_cache=v, **given))
+
+
 def test_scales_stand_beside_caches_of_float8_alone(variant: Callable[[str], ModuleType]) -> None:
     cache, decoding = Cache(PLAIN), variant("plain").decode
     q, one = torch.stack(PLAIN.q), torch.tensor(1.0)

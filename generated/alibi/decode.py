@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07b50d89a8520a14
-#   text hash     0b30951a7d6e1045
+#   content hash  b73dd53b2237e63f
+#   text hash     a582086eeee44531
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

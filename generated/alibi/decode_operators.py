@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07b50d89a8520a14
-#   text hash     8d137c9ab0e8221e
+#   content hash  b73dd53b2237e63f
+#   text hash     8ff36b301c1a8c93
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

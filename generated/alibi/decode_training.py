@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07b50d89a8520a14
-#   text hash     3200ede67be31930
+#   content hash  b73dd53b2237e63f
+#   text hash     f35f8128ba9323ee
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

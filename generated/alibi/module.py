@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07b50d89a8520a14
-#   text hash     d9d1a447af747078
+#   content hash  b73dd53b2237e63f
+#   text hash     06da4d01ef8692d9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

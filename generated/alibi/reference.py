@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07b50d89a8520a14
-#   text hash     c54906c0ff555659
+#   content hash  b73dd53b2237e63f
+#   text hash     1414d59243feeab3
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

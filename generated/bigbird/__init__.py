@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  61857e1a2bd369c2
-#   text hash     0e9cd15baee29fae
+#   content hash  903e5ab67016d474
+#   text hash     7f6e271fcfdcb984
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  61857e1a2bd369c2
-#   text hash     921d49a9abed64f2
+#   content hash  903e5ab67016d474
+#   text hash     ac2dac6de2971315
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

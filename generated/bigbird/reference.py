@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  61857e1a2bd369c2
-#   text hash     865ea76cc2bf596c
+#   content hash  903e5ab67016d474
+#   text hash     8189f090fc7b5e39
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

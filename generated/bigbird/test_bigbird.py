@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  61857e1a2bd369c2
-#   text hash     ec9c0833f856778e
+#   content hash  903e5ab67016d474
+#   text hash     c2604e738f76117c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

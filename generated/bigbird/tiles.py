@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  61857e1a2bd369c2
-#   text hash     4b65b1ad22fba7ae
+#   content hash  903e5ab67016d474
+#   text hash     042f02000bc76335
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

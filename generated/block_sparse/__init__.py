@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7edd25cb5b86dc9
-#   text hash     b1f90ed32c955afb
+#   content hash  1078b24f7097949c
+#   text hash     1a421327acdae10e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

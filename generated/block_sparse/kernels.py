@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7edd25cb5b86dc9
-#   text hash     f8c0e086c0cb7301
+#   content hash  1078b24f7097949c
+#   text hash     c446615877ddc00e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

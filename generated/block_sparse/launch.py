@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7edd25cb5b86dc9
-#   text hash     4931df03905a4843
+#   content hash  1078b24f7097949c
+#   text hash     143e27643db08d9a
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

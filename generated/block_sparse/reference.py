@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7edd25cb5b86dc9
-#   text hash     d8814d854e11ff73
+#   content hash  1078b24f7097949c
+#   text hash     e781bd47eea1abc2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7edd25cb5b86dc9
-#   text hash     8b25db754277ed46
+#   content hash  1078b24f7097949c
+#   text hash     c73d6b6518156231
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b5955cad804c51a
-#   text hash     ba5a1b9a1b973688
+#   content hash  f629bf194583d6d2
+#   text hash     c0a2f54df984ef35
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

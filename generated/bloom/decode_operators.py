@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b5955cad804c51a
-#   text hash     ce6165665ab3c017
+#   content hash  f629bf194583d6d2
+#   text hash     ce84ef69fb1d12b6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

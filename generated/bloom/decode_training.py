@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b5955cad804c51a
-#   text hash     c8b25c320daf5a65
+#   content hash  f629bf194583d6d2
+#   text hash     376ed82ad61d02f6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

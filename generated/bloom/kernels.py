@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b5955cad804c51a
-#   text hash     257560c2918a8561
+#   content hash  f629bf194583d6d2
+#   text hash     db941ddd31d5018c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

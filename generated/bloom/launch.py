@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b5955cad804c51a
-#   text hash     81fc129629cb42f5
+#   content hash  f629bf194583d6d2
+#   text hash     267807e23014e285
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

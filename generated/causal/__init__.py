@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  779592e3f6eaaac0
-#   text hash     7fd0345a4aa80f64
+#   content hash  36bffc50632f4b8b
+#   text hash     aca64b998695aeb2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  779592e3f6eaaac0
-#   text hash     0a49e376534d9035
+#   content hash  36bffc50632f4b8b
+#   text hash     11120e8085c9af82
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  779592e3f6eaaac0
-#   text hash     dd9abdce6baaa605
+#   content hash  36bffc50632f4b8b
+#   text hash     26d6be0c92df8de5
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  779592e3f6eaaac0
-#   text hash     7fabff48214996d0
+#   content hash  36bffc50632f4b8b
+#   text hash     5c7b271999f94937
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  779592e3f6eaaac0
-#   text hash     c43bac0801b17f76
+#   content hash  36bffc50632f4b8b
+#   text hash     db13946c52456853
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

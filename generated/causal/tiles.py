@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  779592e3f6eaaac0
-#   text hash     ba7221bd46de6dea
+#   content hash  36bffc50632f4b8b
+#   text hash     4e72d75f6b51272c
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34bef1524b6fae01
-#   text hash     cb0699943c9e99d0
+#   content hash  e89f6fb072b0209a
+#   text hash     335fb34fcde2fe26
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34bef1524b6fae01
-#   text hash     8ed39179a8e73349
+#   content hash  e89f6fb072b0209a
+#   text hash     077fd62f7a2fbf1b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34bef1524b6fae01
-#   text hash     c8f19d5e498117d9
+#   content hash  e89f6fb072b0209a
+#   text hash     51581a97b42b84cf
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

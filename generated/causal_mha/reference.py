@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34bef1524b6fae01
-#   text hash     13b1dbec589efb53
+#   content hash  e89f6fb072b0209a
+#   text hash     5b177344746e2e3f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34bef1524b6fae01
-#   text hash     dc09d15795bc8f90
+#   content hash  e89f6fb072b0209a
+#   text hash     490a9589a1880c19
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0bdaaa61f8b93cd
-#   text hash     ae9b907fd6f7a32c
+#   content hash  e27d205bb3e554bb
+#   text hash     d84cfe3def19d61b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0bdaaa61f8b93cd
-#   text hash     26efee1ef01acfa0
+#   content hash  e27d205bb3e554bb
+#   text hash     d287eb1ce9450bf2
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0bdaaa61f8b93cd
-#   text hash     dad3e9a8b1277dae
+#   content hash  e27d205bb3e554bb
+#   text hash     1a59cb58d32ee933
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

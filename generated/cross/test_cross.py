@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0bdaaa61f8b93cd
-#   text hash     a907e070398f2fc1
+#   content hash  e27d205bb3e554bb
+#   text hash     571749d0e1177c3b
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

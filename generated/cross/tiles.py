@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0bdaaa61f8b93cd
-#   text hash     097e3642f319584a
+#   content hash  e27d205bb3e554bb
+#   text hash     01ac0a71367c990e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0bdaaa61f8b93cd
-#   text hash     b3c86ebb14bd91a3
+#   content hash  e27d205bb3e554bb
+#   text hash     68905f0ae128174e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e8c6bc0b24dc117
-#   text hash     3356a819ea5daad6
+#   content hash  697a0051417e2a07
+#   text hash     95b0aece901835d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e8c6bc0b24dc117
-#   text hash     66bed5883a8e128e
+#   content hash  697a0051417e2a07
+#   text hash     311869e3312c5d39
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

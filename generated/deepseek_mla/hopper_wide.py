@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e8c6bc0b24dc117
-#   text hash     41b10fc0585ba654
+#   content hash  697a0051417e2a07
+#   text hash     98c98a8143cab10d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

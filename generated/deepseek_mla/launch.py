@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e8c6bc0b24dc117
-#   text hash     0e2d6d088b802cb9
+#   content hash  697a0051417e2a07
+#   text hash     57a78ffaaadf0306
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

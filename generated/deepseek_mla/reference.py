@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2e8c6bc0b24dc117
-#   text hash     74dcdba8783c74c8
+#   content hash  697a0051417e2a07
+#   text hash     32f9d71265243586
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ca9b7b4a80766c9
-#   text hash     a221ebffd3b390d3
+#   content hash  83827dbbe340f3ee
+#   text hash     f9b19be7e6154a7e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ca9b7b4a80766c9
-#   text hash     a6659971c79df36a
+#   content hash  83827dbbe340f3ee
+#   text hash     ffe5986af2c5120f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -184,6 +184,7 @@ def attend(
                 BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q),
                 V_IN_K=call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v),
                 PRECISION=runtime.precision(q), SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+                BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
                 FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
                 num_stages=stages,
             ),

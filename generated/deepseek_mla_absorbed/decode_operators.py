@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ca9b7b4a80766c9
-#   text hash     5a5aa3c8a21adc8c
+#   content hash  83827dbbe340f3ee
+#   text hash     3c8361a3647c32fd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

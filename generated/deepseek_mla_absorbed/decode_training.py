@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ca9b7b4a80766c9
-#   text hash     e80f0056e3733576
+#   content hash  83827dbbe340f3ee
+#   text hash     e21ac92741c9624c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

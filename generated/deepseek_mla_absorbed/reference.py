@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ca9b7b4a80766c9
-#   text hash     4247f3f2336c379d
+#   content hash  83827dbbe340f3ee
+#   text hash     3dbebbae07ccaf60
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  843f1f5471c92ee6
-#   text hash     850215ff50e02eb8
+#   content hash  902eedef739dbc42
+#   text hash     d43b4c618db982cf
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  843f1f5471c92ee6
-#   text hash     1157de1257b40c0b
+#   content hash  902eedef739dbc42
+#   text hash     43d775ecc0f27a20
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

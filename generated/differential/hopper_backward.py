@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  843f1f5471c92ee6
-#   text hash     8f8ef8f144405ff4
+#   content hash  902eedef739dbc42
+#   text hash     5c06c0c3c736444a
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

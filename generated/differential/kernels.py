@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  843f1f5471c92ee6
-#   text hash     e26140ad5fdb6b3f
+#   content hash  902eedef739dbc42
+#   text hash     d63fd8b6b9f30b0b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

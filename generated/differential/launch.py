@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  843f1f5471c92ee6
-#   text hash     5f371305e9caefd7
+#   content hash  902eedef739dbc42
+#   text hash     77560df4535f9e7a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  843f1f5471c92ee6
-#   text hash     9fdaa99648f9f119
+#   content hash  902eedef739dbc42
+#   text hash     89dd5866a230a264
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  892c416456248d8f
-#   text hash     c31e0096e3d6c313
+#   content hash  5f1270ab79463104
+#   text hash     bdbccfebc70fff27
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

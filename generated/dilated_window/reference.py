@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  892c416456248d8f
-#   text hash     cf35c29c56abb0a4
+#   content hash  5f1270ab79463104
+#   text hash     8a7c45611cebed73
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

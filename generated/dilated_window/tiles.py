@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  892c416456248d8f
-#   text hash     571753d0a42853fa
+#   content hash  5f1270ab79463104
+#   text hash     287477bb9b5cc05c
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

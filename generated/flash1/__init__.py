@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  89a3588022728c00
-#   text hash     d1b55cc41701017c
+#   content hash  5bfd9be76d1341e2
+#   text hash     6922c3133f4c230e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  89a3588022728c00
-#   text hash     e0b3ab25b6913e5e
+#   content hash  5bfd9be76d1341e2
+#   text hash     2958e15d0c1954d7
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  89a3588022728c00
-#   text hash     52ab1da46a9a7b8f
+#   content hash  5bfd9be76d1341e2
+#   text hash     b28a367cf5ff188a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

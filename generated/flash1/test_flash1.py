@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  89a3588022728c00
-#   text hash     7f28bcfbb76b76c3
+#   content hash  5bfd9be76d1341e2
+#   text hash     cbcb985a4035a47e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

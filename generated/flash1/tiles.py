@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  89a3588022728c00
-#   text hash     2f818a5e83a4dca3
+#   content hash  5bfd9be76d1341e2
+#   text hash     fb567993f5899023
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

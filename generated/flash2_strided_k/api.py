@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  68d1257c877c2017
-#   text hash     3e84ff888d7cc511
+#   content hash  95b195bec5f2b074
+#   text hash     2365fa1ba88ee236
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

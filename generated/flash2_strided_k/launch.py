@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  68d1257c877c2017
-#   text hash     703d581cbac97f22
+#   content hash  95b195bec5f2b074
+#   text hash     346d4cb20c2b44c2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  68d1257c877c2017
-#   text hash     59dac4b028b4525f
+#   content hash  95b195bec5f2b074
+#   text hash     b39ac6e3b5707bbe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  68d1257c877c2017
-#   text hash     fd16646884a8ad55
+#   content hash  95b195bec5f2b074
+#   text hash     c726a16daae1fce8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  16c984d8bb19aaee
-#   text hash     aea43c665f8bff10
+#   content hash  ac69d0661e225a17
+#   text hash     defbdabdfeec216b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  16c984d8bb19aaee
-#   text hash     2a066843b6ab7f2c
+#   content hash  ac69d0661e225a17
+#   text hash     eb47a4343ba01fc9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  16c984d8bb19aaee
-#   text hash     60b441e4d9c1aba4
+#   content hash  ac69d0661e225a17
+#   text hash     cfd66b782a811035
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  16c984d8bb19aaee
-#   text hash     aa3c5745ac606a32
+#   content hash  ac69d0661e225a17
+#   text hash     4e51bba96f4fb3ee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  16c984d8bb19aaee
-#   text hash     84b95533ec0ff4ae
+#   content hash  ac69d0661e225a17
+#   text hash     2c50f782a2a7eeef
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

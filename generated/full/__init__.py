@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13c527f5d95ba2e8
-#   text hash     290d434d7920b8d2
+#   content hash  db7c9bc8be1788fd
+#   text hash     4eff42fdf9e530fe
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

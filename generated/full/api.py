@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13c527f5d95ba2e8
-#   text hash     c439fd612f20f09e
+#   content hash  db7c9bc8be1788fd
+#   text hash     470a00c6eaf78506
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13c527f5d95ba2e8
-#   text hash     a15a940fc2957934
+#   content hash  db7c9bc8be1788fd
+#   text hash     63ae2d1de1f9f615
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13c527f5d95ba2e8
-#   text hash     3ab81e651292cd94
+#   content hash  db7c9bc8be1788fd
+#   text hash     64a96c0b0132609f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

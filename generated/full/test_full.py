@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13c527f5d95ba2e8
-#   text hash     ed56267f07eaff99
+#   content hash  db7c9bc8be1788fd
+#   text hash     87d1b174ffe67a10
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13c527f5d95ba2e8
-#   text hash     083f66b5f506f5c7
+#   content hash  db7c9bc8be1788fd
+#   text hash     9f67329eaa638265
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

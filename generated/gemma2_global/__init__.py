@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26039602be8a26eb
-#   text hash     f44b345431bc3004
+#   content hash  3f332ded50fe33b4
+#   text hash     248296adec483fac
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26039602be8a26eb
-#   text hash     2aa1010818cf77e8
+#   content hash  3f332ded50fe33b4
+#   text hash     4f1dbcbc7404ecb2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26039602be8a26eb
-#   text hash     87ee624364855690
+#   content hash  3f332ded50fe33b4
+#   text hash     7cd437fd985643cc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

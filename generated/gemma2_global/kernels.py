@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26039602be8a26eb
-#   text hash     b9f38deb127d66b0
+#   content hash  3f332ded50fe33b4
+#   text hash     b9ece7348370512f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

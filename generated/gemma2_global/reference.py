@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26039602be8a26eb
-#   text hash     81d5ba3944731800
+#   content hash  3f332ded50fe33b4
+#   text hash     7352bc2dd946b0a0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

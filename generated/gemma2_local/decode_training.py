@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e4a4d15ec7fa7152
-#   text hash     e88bfa2c09495522
+#   content hash  c316c00a674ed7c8
+#   text hash     dc72bc9aeefeabe6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

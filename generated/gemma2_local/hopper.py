@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e4a4d15ec7fa7152
-#   text hash     d671d244124ff91d
+#   content hash  c316c00a674ed7c8
+#   text hash     b627a3b0f3937ece
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

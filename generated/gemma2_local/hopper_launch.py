@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e4a4d15ec7fa7152
-#   text hash     0ce7ce56a40394cf
+#   content hash  c316c00a674ed7c8
+#   text hash     9128a0acda11765f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

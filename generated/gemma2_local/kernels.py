@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e4a4d15ec7fa7152
-#   text hash     13cf558f056fc0ca
+#   content hash  c316c00a674ed7c8
+#   text hash     eafa84b1c201bfad
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

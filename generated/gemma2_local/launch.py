@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e4a4d15ec7fa7152
-#   text hash     61dd3adf6c632539
+#   content hash  c316c00a674ed7c8
+#   text hash     a32961abcef133d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

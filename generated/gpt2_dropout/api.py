@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  33cf3a163199d148
-#   text hash     7bc0f6c1c222d089
+#   content hash  717b1eae004a1cfb
+#   text hash     f739bb1209c6efae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  33cf3a163199d148
-#   text hash     1557d35fef3e6f79
+#   content hash  717b1eae004a1cfb
+#   text hash     dc4a8ea273f7f6f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

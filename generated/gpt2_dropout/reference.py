@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  33cf3a163199d148
-#   text hash     b8eafd17a166982f
+#   content hash  717b1eae004a1cfb
+#   text hash     ac78ba5de6320921
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  33cf3a163199d148
-#   text hash     161c99a51b8d0d79
+#   content hash  717b1eae004a1cfb
+#   text hash     eb5255453d2aee4a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

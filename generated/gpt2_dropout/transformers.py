@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  33cf3a163199d148
-#   text hash     b9d368f0113a229b
+#   content hash  717b1eae004a1cfb
+#   text hash     64956cf1b9e71ec3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

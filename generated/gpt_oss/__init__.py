@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  31a0e1a582d86f93
-#   text hash     fc70ff0066471d7a
+#   content hash  31cd79183779bb99
+#   text hash     45810874d98a5b92
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

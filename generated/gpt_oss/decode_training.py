@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  31a0e1a582d86f93
-#   text hash     eb4fe93ee3e56483
+#   content hash  31cd79183779bb99
+#   text hash     9834f5d31f7c19cb
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  31a0e1a582d86f93
-#   text hash     a96353bbd6cc5464
+#   content hash  31cd79183779bb99
+#   text hash     1e69e518bbac675b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

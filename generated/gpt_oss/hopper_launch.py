@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  31a0e1a582d86f93
-#   text hash     685519d198174524
+#   content hash  31cd79183779bb99
+#   text hash     bc1d4658e07cc799
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

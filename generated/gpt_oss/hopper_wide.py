@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  31a0e1a582d86f93
-#   text hash     6fb6d9632a476053
+#   content hash  31cd79183779bb99
+#   text hash     7c905818541d003c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

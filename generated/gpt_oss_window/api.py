@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5ce60a189332fd5b
-#   text hash     311be1ce2dbedd57
+#   content hash  7fb7b9ecaacf90e6
+#   text hash     6082c1323ad19de2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5ce60a189332fd5b
-#   text hash     c92bdae6eff5bd93
+#   content hash  7fb7b9ecaacf90e6
+#   text hash     e00b77888dd7a6e2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

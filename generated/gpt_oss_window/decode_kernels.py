@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5ce60a189332fd5b
-#   text hash     46e1ef45d52683c3
+#   content hash  7fb7b9ecaacf90e6
+#   text hash     caba851f23a139ee
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -65,10 +65,12 @@ Symbols
     k_page, k_slot       pages of a tile's keys, and the places in them
     k_begin, k_places    the place of a sequence's first key in a cache without pages; how many places it has
     PAGE                 places in a page; 1 without a page table
-    q_unit               powers of 2 that rows of q are divided by where float16 takes the place of bfloat16; else None
+    q_unit               factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by, times a
+                         scale BY_HEAD
     key, APART           keys of a tile, counted from its first; whether each has a page of its own
     there                which of them are loaded; None: all
     SUMS                 partial sums of each row's weights
+    BY_HEAD              whether float8 has one scale for all keys of a head
     FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
     CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
@@ -324,7 +326,7 @@ def attend_split(
     pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    SUMS: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
+    SUMS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -367,6 +369,12 @@ def attend_split(
     if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
         q_unit = row_units(q_tile)
         q_tile = in_units(q_tile, q_unit)
+    v_scale = 1.0
+    if BY_HEAD:
+        # scales that all keys share are factors of rows, and of their result
+        unit, v_scale = tl.load(k_scale_ptr), tl.load(v_scale_ptr)
+        q_unit = unit * (tl.full([BLOCK_M], 1.0, tl.float32) if q_unit is None else q_unit)
+        k_scale_ptr, v_scale_ptr = None, None
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
@@ -396,9 +404,9 @@ def attend_split(
     lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
     part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
     tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
-    column = tl.arange(0, BLOCK_DV)
+    column, shares = tl.arange(0, BLOCK_DV), v_scale / tl.where(l == 0, 1.0, l)
     seen = ((place < count) & (l > 0))[:, None] & (column < DV)[None, :]
-    tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc / tl.where(l == 0, 1.0, l)[:, None], mask=seen)
+    tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc * shares[:, None], mask=seen)
 
 
 @triton.jit(

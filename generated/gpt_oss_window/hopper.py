@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5ce60a189332fd5b
-#   text hash     835c279a43acdd61
+#   content hash  7fb7b9ecaacf90e6
+#   text hash     ab8b20418833acf1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5ce60a189332fd5b
-#   text hash     d72698691ab81a64
+#   content hash  7fb7b9ecaacf90e6
+#   text hash     00030f62e61c5778
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

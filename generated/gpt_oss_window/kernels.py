@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5ce60a189332fd5b
-#   text hash     66a20677a3dc28d8
+#   content hash  7fb7b9ecaacf90e6
+#   text hash     cf3811c6ba1733a7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

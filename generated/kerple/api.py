@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  69eca16ec8e11e63
-#   text hash     306e1741dcd7cd69
+#   content hash  2e91815595c6e9ed
+#   text hash     657f3d21d931e5ea
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  69eca16ec8e11e63
-#   text hash     e253a2e0910166f1
+#   content hash  2e91815595c6e9ed
+#   text hash     9da6f8026371c17f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  69eca16ec8e11e63
-#   text hash     e4ce4908cc8f201a
+#   content hash  2e91815595c6e9ed
+#   text hash     c7a5f809d9ca9cbb
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  69eca16ec8e11e63
-#   text hash     915ed0800a6a1c5d
+#   content hash  2e91815595c6e9ed
+#   text hash     d3b3c7da26eacef6
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  69eca16ec8e11e63
-#   text hash     b1c19c6da94fc3e8
+#   content hash  2e91815595c6e9ed
+#   text hash     d738ff183936cc40
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

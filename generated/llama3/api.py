@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08cee9919ce5b049
-#   text hash     a79e4d3a353f7e2e
+#   content hash  665e266ac33413c3
+#   text hash     7d420c598b78da8a
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

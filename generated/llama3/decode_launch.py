@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08cee9919ce5b049
-#   text hash     4bd6b1267452d6ad
+#   content hash  665e266ac33413c3
+#   text hash     3988b10cf5371932
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -133,8 +133,10 @@ def attend(
             GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
             DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
-            SUMS=min(8 * warps, block_n) if block_m == 16 else 8, FAR=max(k.stride(1), v.stride(1)) >= 2**24,
-            OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+            SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+            BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
+            FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

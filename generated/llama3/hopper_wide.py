@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08cee9919ce5b049
-#   text hash     6119781025f6c99f
+#   content hash  665e266ac33413c3
+#   text hash     4a11f09461dbeff3
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

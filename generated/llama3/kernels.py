@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08cee9919ce5b049
-#   text hash     4693d43e7129ffbd
+#   content hash  665e266ac33413c3
+#   text hash     daadee1c5c082266
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08cee9919ce5b049
-#   text hash     f05277ee4939bd04
+#   content hash  665e266ac33413c3
+#   text hash     fa4634963f5b1184
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08cee9919ce5b049
-#   text hash     97958851c53012d4
+#   content hash  665e266ac33413c3
+#   text hash     749b86fce12c7d12
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b01e82c45b6790f
-#   text hash     e70f22610a136ccb
+#   content hash  07f4712ac22fb02a
+#   text hash     8e729e0ce2555da6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b01e82c45b6790f
-#   text hash     618781b529a205e7
+#   content hash  07f4712ac22fb02a
+#   text hash     e211e88dd4e1ee10
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

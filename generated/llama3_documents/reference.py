@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b01e82c45b6790f
-#   text hash     46bb5c2cff4eb3f5
+#   content hash  07f4712ac22fb02a
+#   text hash     180af1fc08a3a025
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

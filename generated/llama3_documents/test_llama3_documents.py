@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b01e82c45b6790f
-#   text hash     d5f7d7fda32cc6a4
+#   content hash  07f4712ac22fb02a
+#   text hash     d9ea1e38f25c46cd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

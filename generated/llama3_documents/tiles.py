@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b01e82c45b6790f
-#   text hash     0e6bd20b45243a3c
+#   content hash  07f4712ac22fb02a
+#   text hash     200c7d6b18b7f6f1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a9a07e537c90e93
-#   text hash     fa02cef9826cbef4
+#   content hash  97f2cae82278d3af
+#   text hash     33575094a5331755
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a9a07e537c90e93
-#   text hash     cb76d70169a6f782
+#   content hash  97f2cae82278d3af
+#   text hash     4a906f029a7f60ac
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a9a07e537c90e93
-#   text hash     b3dec07361324b71
+#   content hash  97f2cae82278d3af
+#   text hash     b46b313a34c085ae
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a9a07e537c90e93
-#   text hash     cfc71824da6340ea
+#   content hash  97f2cae82278d3af
+#   text hash     d5088e734e8b1e79
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a9a07e537c90e93
-#   text hash     3a3c563808e554fe
+#   content hash  97f2cae82278d3af
+#   text hash     1af86da07ea60ec2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0c94d40991b34939
-#   text hash     d073d2c2276607da
+#   content hash  4811152ece6e1655
+#   text hash     5965b242ecaa69d6
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0c94d40991b34939
-#   text hash     e60496cf6ecc803f
+#   content hash  4811152ece6e1655
+#   text hash     8fe5238dc538e163
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0c94d40991b34939
-#   text hash     f61be0c13053de66
+#   content hash  4811152ece6e1655
+#   text hash     e37af6a4c7ffe953
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

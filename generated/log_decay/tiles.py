@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0c94d40991b34939
-#   text hash     8faa3c737b4670e3
+#   content hash  4811152ece6e1655
+#   text hash     2c1b54eaa99a9d2b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fce0233769721953
-#   text hash     42c9ca603a2f0561
+#   content hash  d567496ae2ae3b62
+#   text hash     682d997bc5fc0fd7
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fce0233769721953
-#   text hash     272329e7dbcbf478
+#   content hash  d567496ae2ae3b62
+#   text hash     6dbd628727a35f34
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

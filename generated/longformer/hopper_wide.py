@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fce0233769721953
-#   text hash     e0149f77d8110677
+#   content hash  d567496ae2ae3b62
+#   text hash     690859132d76bdcd
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fce0233769721953
-#   text hash     87a3b41c9356d887
+#   content hash  d567496ae2ae3b62
+#   text hash     843fe303d7bf7597
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

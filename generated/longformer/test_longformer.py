@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fce0233769721953
-#   text hash     00d851cccd3a9cb6
+#   content hash  d567496ae2ae3b62
+#   text hash     ad05c3a53c26b6b3
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

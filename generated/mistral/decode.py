@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fdf11d0c7cd46f7e
-#   text hash     d37714143b3b38d8
+#   content hash  4d3e286d88f68ec0
+#   text hash     30c9643fe027456f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fdf11d0c7cd46f7e
-#   text hash     787a5bd569449efd
+#   content hash  4d3e286d88f68ec0
+#   text hash     92fb7924448e6624
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

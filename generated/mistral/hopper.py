@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fdf11d0c7cd46f7e
-#   text hash     891442eb9cd049f6
+#   content hash  4d3e286d88f68ec0
+#   text hash     cdc9fcd5f6e2c43a
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fdf11d0c7cd46f7e
-#   text hash     1698a98d68a23c34
+#   content hash  4d3e286d88f68ec0
+#   text hash     580d1d5025d5966c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

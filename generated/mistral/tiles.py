@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fdf11d0c7cd46f7e
-#   text hash     e812003ba1469656
+#   content hash  4d3e286d88f68ec0
+#   text hash     2970e2c92a2227c5
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  673d4ee1ec9cc220
-#   text hash     26472ba08cdd3f3d
+#   content hash  13dd963a138bd24b
+#   text hash     7016dd8765210b94
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  673d4ee1ec9cc220
-#   text hash     d6716b4677b6ff31
+#   content hash  13dd963a138bd24b
+#   text hash     b3e8ba4d81fff8cc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  673d4ee1ec9cc220
-#   text hash     d0b3c98e8115be88
+#   content hash  13dd963a138bd24b
+#   text hash     6153917486e054b0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

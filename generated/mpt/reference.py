@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  673d4ee1ec9cc220
-#   text hash     4b7bb5edc858b939
+#   content hash  13dd963a138bd24b
+#   text hash     acef18f6597d22a3
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

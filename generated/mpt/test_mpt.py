@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  673d4ee1ec9cc220
-#   text hash     89935b84e3f51366
+#   content hash  13dd963a138bd24b
+#   text hash     263da09b2f2fc096
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

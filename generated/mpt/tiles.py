@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  673d4ee1ec9cc220
-#   text hash     b779db5950387598
+#   content hash  13dd963a138bd24b
+#   text hash     0f64f8b10d161977
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28a5bd69c2ee0148
-#   text hash     9280bdb4c6911aad
+#   content hash  3d4e3bead9133a3f
+#   text hash     5a4a1d233d399af7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28a5bd69c2ee0148
-#   text hash     da165cf1d14435be
+#   content hash  3d4e3bead9133a3f
+#   text hash     6e5e6701b4b6314b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

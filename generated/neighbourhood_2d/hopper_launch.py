@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28a5bd69c2ee0148
-#   text hash     5169a364838b82f6
+#   content hash  3d4e3bead9133a3f
+#   text hash     db699af073a9aecd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

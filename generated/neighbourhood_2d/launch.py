@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28a5bd69c2ee0148
-#   text hash     db82d2d39f480219
+#   content hash  3d4e3bead9133a3f
+#   text hash     b5d8a577b6482f11
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

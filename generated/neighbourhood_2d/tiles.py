@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28a5bd69c2ee0148
-#   text hash     ce52025621d71d24
+#   content hash  3d4e3bead9133a3f
+#   text hash     7602230610b0b25b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8fc2f9349037af75
-#   text hash     f495f49711dcb426
+#   content hash  4e5a14aa1534dc1d
+#   text hash     6a96828efb7d303a
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

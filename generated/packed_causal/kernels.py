@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8fc2f9349037af75
-#   text hash     7496f308502fa231
+#   content hash  4e5a14aa1534dc1d
+#   text hash     b826fe12b75f9ebd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8fc2f9349037af75
-#   text hash     7d61b725a41d9988
+#   content hash  4e5a14aa1534dc1d
+#   text hash     8fabd344fc6750c2
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

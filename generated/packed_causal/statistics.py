@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8fc2f9349037af75
-#   text hash     8f8189f9ea23714b
+#   content hash  4e5a14aa1534dc1d
+#   text hash     fa32633f8d41b76c
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

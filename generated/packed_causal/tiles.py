@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8fc2f9349037af75
-#   text hash     ad9fbf837426f4e1
+#   content hash  4e5a14aa1534dc1d
+#   text hash     0cbb40f42973e052
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fec351075eee3c8c
-#   text hash     52e368a54b73d462
+#   content hash  0a4c7a56fff06b31
+#   text hash     5335003e2b2e31a6
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

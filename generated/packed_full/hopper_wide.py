@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fec351075eee3c8c
-#   text hash     e9f3d90d4efe7177
+#   content hash  0a4c7a56fff06b31
+#   text hash     6860f82a5e445deb
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fec351075eee3c8c
-#   text hash     f41c45d863de37b4
+#   content hash  0a4c7a56fff06b31
+#   text hash     74ce71028d3b5e6c
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fec351075eee3c8c
-#   text hash     032bc498adaf8ea8
+#   content hash  0a4c7a56fff06b31
+#   text hash     99735a68e7b4fbdf
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

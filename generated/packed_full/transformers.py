@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fec351075eee3c8c
-#   text hash     b59bcc5b1664225a
+#   content hash  0a4c7a56fff06b31
+#   text hash     85bdf37045d025a1
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

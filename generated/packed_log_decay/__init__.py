@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a97fab986d2a263
-#   text hash     0af3ad3c4d7682e0
+#   content hash  049112fb10f433cf
+#   text hash     38bf4f1edb3d93ea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a97fab986d2a263
-#   text hash     de9cb51f3b903359
+#   content hash  049112fb10f433cf
+#   text hash     03cc4ef83d15ad90
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

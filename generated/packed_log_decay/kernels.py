@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a97fab986d2a263
-#   text hash     482fddbc7c042aae
+#   content hash  049112fb10f433cf
+#   text hash     4ecdd4ae6b53ef85
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a97fab986d2a263
-#   text hash     4238c39f275952f0
+#   content hash  049112fb10f433cf
+#   text hash     006a25e77d0340d0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

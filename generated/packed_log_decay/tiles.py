@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a97fab986d2a263
-#   text hash     049c7b83dbb923e4
+#   content hash  049112fb10f433cf
+#   text hash     4a3acf99f28b3237
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  303045f178d0cee4
-#   text hash     83055ed62acf952d
+#   content hash  4b1bdf38fecc0c92
+#   text hash     ff390cf13c688031
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  303045f178d0cee4
-#   text hash     2d5bd32160d246e1
+#   content hash  4b1bdf38fecc0c92
+#   text hash     ff0ad35ad3c39963
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  303045f178d0cee4
-#   text hash     70bda1be7ab4d1ee
+#   content hash  4b1bdf38fecc0c92
+#   text hash     e6e8bf605bac4b5a
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

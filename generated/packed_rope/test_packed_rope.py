@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  303045f178d0cee4
-#   text hash     48d671b28a751acf
+#   content hash  4b1bdf38fecc0c92
+#   text hash     33db2508b5e115c9
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  303045f178d0cee4
-#   text hash     31413b9f9e0afb0a
+#   content hash  4b1bdf38fecc0c92
+#   text hash     0ba569464f74d73b
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cfd270acd73c8a87
-#   text hash     f8a57883bb140669
+#   content hash  b001c343524f2ee7
+#   text hash     e55332a6fc8985d8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

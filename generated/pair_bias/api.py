@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cfd270acd73c8a87
-#   text hash     c48acbb8a4f95ff9
+#   content hash  b001c343524f2ee7
+#   text hash     a7eba596ab4afd02
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

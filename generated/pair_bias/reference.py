@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cfd270acd73c8a87
-#   text hash     4c31291f11534b66
+#   content hash  b001c343524f2ee7
+#   text hash     46cf3d31fafa349d
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

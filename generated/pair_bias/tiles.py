@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cfd270acd73c8a87
-#   text hash     78ec87f7916a44ff
+#   content hash  b001c343524f2ee7
+#   text hash     9a4e2a78e60d391b
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

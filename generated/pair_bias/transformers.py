@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cfd270acd73c8a87
-#   text hash     170518b80b8236a1
+#   content hash  b001c343524f2ee7
+#   text hash     5658b4f1cf99f4dc
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

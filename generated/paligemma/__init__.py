@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f1db603fea6e8d67
-#   text hash     7f5b3198015f9359
+#   content hash  d9ac32b30b4588c2
+#   text hash     554b66e78f1dd5e9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

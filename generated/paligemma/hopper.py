@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f1db603fea6e8d67
-#   text hash     adf0042681c3d8cd
+#   content hash  d9ac32b30b4588c2
+#   text hash     06b6a26ec6ac45be
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

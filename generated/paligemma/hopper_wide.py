@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f1db603fea6e8d67
-#   text hash     2b1e84c5a7d2fa36
+#   content hash  d9ac32b30b4588c2
+#   text hash     ac65eb336d0007f5
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f1db603fea6e8d67
-#   text hash     41118df297f7328f
+#   content hash  d9ac32b30b4588c2
+#   text hash     488b70a236702a36
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f1db603fea6e8d67
-#   text hash     53bf3fafbc8e848c
+#   content hash  d9ac32b30b4588c2
+#   text hash     e9ce21588e35c51c
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

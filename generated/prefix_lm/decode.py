@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb84efb3b1f7a816
-#   text hash     7f0ccc07cf82d453
+#   content hash  dc450ca94d2c608d
+#   text hash     7fb421b38e3dc58b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb84efb3b1f7a816
-#   text hash     5c6bd63006197534
+#   content hash  dc450ca94d2c608d
+#   text hash     08f7a184d8c6abeb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb84efb3b1f7a816
-#   text hash     c31875a1391443c9
+#   content hash  dc450ca94d2c608d
+#   text hash     a9fac1c29a199353
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb84efb3b1f7a816
-#   text hash     cb4a5fb294aa1aca
+#   content hash  dc450ca94d2c608d
+#   text hash     757afb22aee195f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb84efb3b1f7a816
-#   text hash     4ffa68d92dfcea0f
+#   content hash  dc450ca94d2c608d
+#   text hash     5ca385d0851a6494
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ccae9313a0314e03
-#   text hash     067859b9437ea63e
+#   content hash  8e910cdb6b223adc
+#   text hash     ef4f3b26531e2a27
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

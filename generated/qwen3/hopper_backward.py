@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ccae9313a0314e03
-#   text hash     da9682a1a08b76d8
+#   content hash  8e910cdb6b223adc
+#   text hash     d80f6e5d6cb290b6
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ccae9313a0314e03
-#   text hash     b875d69c0cc7de89
+#   content hash  8e910cdb6b223adc
+#   text hash     d1638a037bb33801
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

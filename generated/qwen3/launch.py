@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ccae9313a0314e03
-#   text hash     959c27fea6212c46
+#   content hash  8e910cdb6b223adc
+#   text hash     adb1413c58cfe741
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ccae9313a0314e03
-#   text hash     efff87511aaf1ac0
+#   content hash  8e910cdb6b223adc
+#   text hash     084b655c64ef02ee
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

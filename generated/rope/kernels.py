@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b25cbd4c59c38c12
-#   text hash     6694f131efddbca5
+#   content hash  0d783959ed71a581
+#   text hash     92820ece8eb6e1e3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

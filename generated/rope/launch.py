@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b25cbd4c59c38c12
-#   text hash     a7cd6e66981fa766
+#   content hash  0d783959ed71a581
+#   text hash     2ba38959fc360457
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

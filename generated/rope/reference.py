@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b25cbd4c59c38c12
-#   text hash     72fc66c5e92d092e
+#   content hash  0d783959ed71a581
+#   text hash     8d14e15209133249
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b25cbd4c59c38c12
-#   text hash     d14b4c5c9699ce2f
+#   content hash  0d783959ed71a581
+#   text hash     5ba97e0f22d29a9c
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

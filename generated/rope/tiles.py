@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b25cbd4c59c38c12
-#   text hash     f46f5af78f19234a
+#   content hash  0d783959ed71a581
+#   text hash     9c10e59f4e46a240
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e59c59238c05ffa
-#   text hash     8ac929f8278a9c3e
+#   content hash  7a7dfc3a2015b354
+#   text hash     cca0f6eafec949c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

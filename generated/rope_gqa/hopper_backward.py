@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e59c59238c05ffa
-#   text hash     01fe88e8e349e768
+#   content hash  7a7dfc3a2015b354
+#   text hash     3c01075749f5ef64
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

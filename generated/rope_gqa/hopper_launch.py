@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e59c59238c05ffa
-#   text hash     4af5e922e56d7ae2
+#   content hash  7a7dfc3a2015b354
+#   text hash     b5a379019737d824
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

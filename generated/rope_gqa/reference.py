@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e59c59238c05ffa
-#   text hash     0ac4d5d4cec18aaf
+#   content hash  7a7dfc3a2015b354
+#   text hash     eefbacc195f79736
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1e59c59238c05ffa
-#   text hash     6157d952f7a5b94f
+#   content hash  7a7dfc3a2015b354
+#   text hash     2c0b133f5d6c02dc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

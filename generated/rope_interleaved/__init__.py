@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b3c92acc0a14e00f
-#   text hash     68f55af78543dbac
+#   content hash  c66a7afddb678c82
+#   text hash     63ff3c7dcaa87653
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b3c92acc0a14e00f
-#   text hash     39b72852e9c13151
+#   content hash  c66a7afddb678c82
+#   text hash     050bd569b569fa43
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

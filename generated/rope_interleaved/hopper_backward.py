@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b3c92acc0a14e00f
-#   text hash     086b5a8812e8f9eb
+#   content hash  c66a7afddb678c82
+#   text hash     24f38f03a50f1cf5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b3c92acc0a14e00f
-#   text hash     f3b5824b8f3e1a73
+#   content hash  c66a7afddb678c82
+#   text hash     c9bf08339e9e861c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

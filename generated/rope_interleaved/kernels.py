@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b3c92acc0a14e00f
-#   text hash     803f7acde8c2b454
+#   content hash  c66a7afddb678c82
+#   text hash     59d9426ec75ca836
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

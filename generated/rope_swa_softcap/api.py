@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e0535051bad3980
-#   text hash     e532e566909fe110
+#   content hash  5fa6aa05d82f6769
+#   text hash     e526fffe9a26501c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

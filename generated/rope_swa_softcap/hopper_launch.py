@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e0535051bad3980
-#   text hash     814301e667756d26
+#   content hash  5fa6aa05d82f6769
+#   text hash     3bc244862a2ae8b7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

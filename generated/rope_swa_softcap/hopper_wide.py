@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e0535051bad3980
-#   text hash     a9b9001bd03107fe
+#   content hash  5fa6aa05d82f6769
+#   text hash     b0cee6b72cec80b7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

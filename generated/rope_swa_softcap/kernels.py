@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e0535051bad3980
-#   text hash     b35673238af56f81
+#   content hash  5fa6aa05d82f6769
+#   text hash     ab515a657527faf8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

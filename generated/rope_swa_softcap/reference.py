@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e0535051bad3980
-#   text hash     7966de0e6fbab81b
+#   content hash  5fa6aa05d82f6769
+#   text hash     7db18ea0f0169bcb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

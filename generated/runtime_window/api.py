@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a874fe9f1c8fc16c
-#   text hash     2133b6f06d66793b
+#   content hash  a97e50d40e6da3e4
+#   text hash     feaa6630415e92bf
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

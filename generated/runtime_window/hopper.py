@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a874fe9f1c8fc16c
-#   text hash     aeba2c644c79d873
+#   content hash  a97e50d40e6da3e4
+#   text hash     5b4bcc2b234453c3
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

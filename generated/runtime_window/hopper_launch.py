@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a874fe9f1c8fc16c
-#   text hash     6d6bd3f3fefb8a71
+#   content hash  a97e50d40e6da3e4
+#   text hash     953e98d2a76a3fd0
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

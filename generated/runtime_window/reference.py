@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a874fe9f1c8fc16c
-#   text hash     39b123f95f23b87d
+#   content hash  a97e50d40e6da3e4
+#   text hash     b2c2b5f5ca914f52
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a874fe9f1c8fc16c
-#   text hash     30ac7c52059fd990
+#   content hash  a97e50d40e6da3e4
+#   text hash     7cfc9d12a7342840
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d48a4fe8bfff3dac
-#   text hash     c822b357c6c39f64
+#   content hash  2255728f1971f33b
+#   text hash     6f8b42dd2fb944e5
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d48a4fe8bfff3dac
-#   text hash     f687833ddf553782
+#   content hash  2255728f1971f33b
+#   text hash     3d5de6161af3e62e
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

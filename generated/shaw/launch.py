@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d48a4fe8bfff3dac
-#   text hash     8d8d0966413a8ebd
+#   content hash  2255728f1971f33b
+#   text hash     a56a02274cd7b73f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d48a4fe8bfff3dac
-#   text hash     d84c75f5eb1daa3e
+#   content hash  2255728f1971f33b
+#   text hash     e52f8ea15800be22
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

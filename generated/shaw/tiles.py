@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d48a4fe8bfff3dac
-#   text hash     a8c18a860585ceb9
+#   content hash  2255728f1971f33b
+#   text hash     5b37c9e6b12b1ea7
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

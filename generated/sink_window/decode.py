@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  511629db63e0c28f
-#   text hash     8097da4192e0ac84
+#   content hash  3a4f7f7c99ac177e
+#   text hash     19bb940306bfc4b4
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  511629db63e0c28f
-#   text hash     5bf48b2ee4c90975
+#   content hash  3a4f7f7c99ac177e
+#   text hash     b5ea625ee080079b
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

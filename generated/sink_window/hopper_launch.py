@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  511629db63e0c28f
-#   text hash     9d9a0f8545eeb63e
+#   content hash  3a4f7f7c99ac177e
+#   text hash     95c495abdb8c8f4e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  511629db63e0c28f
-#   text hash     875c2cc8c2dc2831
+#   content hash  3a4f7f7c99ac177e
+#   text hash     d0ded17d974ac343
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  511629db63e0c28f
-#   text hash     b773673a34b55a3d
+#   content hash  3a4f7f7c99ac177e
+#   text hash     9750908b4a4b5a96
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

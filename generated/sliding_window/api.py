@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c522360082ec7301
-#   text hash     927d4ef66a0e1089
+#   content hash  cad42f326b947bc0
+#   text hash     6698208eb6818d3a
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c522360082ec7301
-#   text hash     18882c8e7a1ac02d
+#   content hash  cad42f326b947bc0
+#   text hash     3ba8fa3e0886debe
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c522360082ec7301
-#   text hash     6c8881a19438cf9f
+#   content hash  cad42f326b947bc0
+#   text hash     8803eef1472633fc
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c522360082ec7301
-#   text hash     527f9ae870b02324
+#   content hash  cad42f326b947bc0
+#   text hash     2cd564bdeff8fd8c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

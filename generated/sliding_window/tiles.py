@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c522360082ec7301
-#   text hash     777d314e0747b02b
+#   content hash  cad42f326b947bc0
+#   text hash     26c71bf2c4992da3
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

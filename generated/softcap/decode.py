@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f3607983884dab9
-#   text hash     3e741608d1d8b1d6
+#   content hash  99282e27a8238ab6
+#   text hash     ad35a62034697e41
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

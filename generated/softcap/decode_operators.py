@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f3607983884dab9
-#   text hash     d877f50705e257e6
+#   content hash  99282e27a8238ab6
+#   text hash     03d68ca9e9691591
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f3607983884dab9
-#   text hash     cef0faeec9808d02
+#   content hash  99282e27a8238ab6
+#   text hash     e7a490d4e9ee77cc
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f3607983884dab9
-#   text hash     731c6306279c9214
+#   content hash  99282e27a8238ab6
+#   text hash     f9c420c43d8c901e
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f3607983884dab9
-#   text hash     8b6d205183d086be
+#   content hash  99282e27a8238ab6
+#   text hash     3eb844804599fe15
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dbc2c4cd78a76434
-#   text hash     aac40771de401412
+#   content hash  e06803403573b9da
+#   text hash     208783bd51b61a16
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dbc2c4cd78a76434
-#   text hash     915f6c5db386188e
+#   content hash  e06803403573b9da
+#   text hash     30ae3ec3728f3778
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -123,8 +123,10 @@ def attend(
             GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
-            SUMS=min(8 * warps, block_n) if block_m == 16 else 8, FAR=max(k.stride(1), v.stride(1)) >= 2**24,
-            OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+            SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+            BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
+            FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

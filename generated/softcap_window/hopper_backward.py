@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dbc2c4cd78a76434
-#   text hash     03391f879100ebea
+#   content hash  e06803403573b9da
+#   text hash     91ab7a9762cef16a
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dbc2c4cd78a76434
-#   text hash     a6ed70fe1480097e
+#   content hash  e06803403573b9da
+#   text hash     fc48599130a326d8
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dbc2c4cd78a76434
-#   text hash     557648a568372891
+#   content hash  e06803403573b9da
+#   text hash     1e955c2e6818aa72
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc7af1c00a0e6440
-#   text hash     7ac2d471e6ad48f0
+#   content hash  299147dbe02af506
+#   text hash     765735251ad5cd86
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc7af1c00a0e6440
-#   text hash     fbdea877829137c5
+#   content hash  299147dbe02af506
+#   text hash     6a609accdbccc069
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

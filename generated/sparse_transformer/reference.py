@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc7af1c00a0e6440
-#   text hash     82acca86c3f34fa4
+#   content hash  299147dbe02af506
+#   text hash     3a04ab582f724aef
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc7af1c00a0e6440
-#   text hash     6a918a632119aeda
+#   content hash  299147dbe02af506
+#   text hash     0bae8256fb44da72
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

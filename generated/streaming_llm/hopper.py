@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c716c8c0fb8defb3
-#   text hash     c15dbf1e3f72b59d
+#   content hash  e613e2e1a974e3fd
+#   text hash     b2b22c56a1e12974
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

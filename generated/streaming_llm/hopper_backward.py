@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c716c8c0fb8defb3
-#   text hash     478ed7595a6afa4e
+#   content hash  e613e2e1a974e3fd
+#   text hash     3d25ca25cf1a4662
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

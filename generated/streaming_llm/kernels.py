@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c716c8c0fb8defb3
-#   text hash     2a5f6b2703237205
+#   content hash  e613e2e1a974e3fd
+#   text hash     ff881159ca0f45b4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

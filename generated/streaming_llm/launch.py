@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c716c8c0fb8defb3
-#   text hash     33e74d7a7e9da663
+#   content hash  e613e2e1a974e3fd
+#   text hash     811ada551a3de5f7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

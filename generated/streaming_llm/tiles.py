@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c716c8c0fb8defb3
-#   text hash     92b701169b27c90f
+#   content hash  e613e2e1a974e3fd
+#   text hash     c0c1e3203da1b037
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eedad29e309faabd
-#   text hash     0df837b9cc547e40
+#   content hash  641fc04022109b86
+#   text hash     07075859e8c9e2e8
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

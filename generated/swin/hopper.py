@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eedad29e309faabd
-#   text hash     0cc2a02748941e72
+#   content hash  641fc04022109b86
+#   text hash     d0d708fe7cc83ee1
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

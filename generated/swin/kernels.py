@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eedad29e309faabd
-#   text hash     2c99ad0db0d5438a
+#   content hash  641fc04022109b86
+#   text hash     70492487faa072eb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

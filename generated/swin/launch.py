@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eedad29e309faabd
-#   text hash     0b7c26a0e663d314
+#   content hash  641fc04022109b86
+#   text hash     acea49d86e17db76
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eedad29e309faabd
-#   text hash     9d53f0dd3cb3f2c6
+#   content hash  641fc04022109b86
+#   text hash     4d1618b2c9365177
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

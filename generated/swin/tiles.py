@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eedad29e309faabd
-#   text hash     1e526fefddf1e6f5
+#   content hash  641fc04022109b86
+#   text hash     04844f940fe4d4ca
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2cf08337123d717c
-#   text hash     78a589f52a47a4d2
+#   content hash  aee6096578a6ee3e
+#   text hash     6008841567fea698
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2cf08337123d717c
-#   text hash     3f1350d321599c04
+#   content hash  aee6096578a6ee3e
+#   text hash     432e6ad9a4cb170b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2cf08337123d717c
-#   text hash     0c12c47017646e92
+#   content hash  aee6096578a6ee3e
+#   text hash     9b4d8d4ca011b1ee
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

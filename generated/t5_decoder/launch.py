@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2cf08337123d717c
-#   text hash     362523c7ede9964d
+#   content hash  aee6096578a6ee3e
+#   text hash     9f3d09cc691c730e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

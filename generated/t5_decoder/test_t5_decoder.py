@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2cf08337123d717c
-#   text hash     519c85c473fa622c
+#   content hash  aee6096578a6ee3e
+#   text hash     1ef35370355fe057
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

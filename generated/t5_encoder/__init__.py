@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  84f476cd1b1bfb77
-#   text hash     fdc6b4b6ed75e27e
+#   content hash  7f1073c22287d4e3
+#   text hash     fa1a2f710e80f5fe
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  84f476cd1b1bfb77
-#   text hash     37ba1f7709bc135a
+#   content hash  7f1073c22287d4e3
+#   text hash     6f66358a5913891a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  84f476cd1b1bfb77
-#   text hash     0ad58c3592064de0
+#   content hash  7f1073c22287d4e3
+#   text hash     a4751d1a787e876d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

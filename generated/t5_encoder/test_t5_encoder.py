@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  84f476cd1b1bfb77
-#   text hash     91b38c282645130e
+#   content hash  7f1073c22287d4e3
+#   text hash     35d353c7342ac9fe
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  84f476cd1b1bfb77
-#   text hash     6a5d04a12ed43282
+#   content hash  7f1073c22287d4e3
+#   text hash     861631cbf95ef72f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

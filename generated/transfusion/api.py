@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6cea2f1fbb5a7637
-#   text hash     8001c54874e2c4f9
+#   content hash  be6809b0096f860d
+#   text hash     d3bd970cc2c74b23
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6cea2f1fbb5a7637
-#   text hash     66c6ef04a83c9761
+#   content hash  be6809b0096f860d
+#   text hash     012513b84c57e5be
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

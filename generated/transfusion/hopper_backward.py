@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6cea2f1fbb5a7637
-#   text hash     f7c5cf6435af5b2c
+#   content hash  be6809b0096f860d
+#   text hash     f881cfca1cfb06a2
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

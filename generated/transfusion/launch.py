@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6cea2f1fbb5a7637
-#   text hash     5ff7727d0d475f77
+#   content hash  be6809b0096f860d
+#   text hash     df598b9d9b629c8e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6cea2f1fbb5a7637
-#   text hash     95935f165b65a933
+#   content hash  be6809b0096f860d
+#   text hash     5afd327de200ebe1
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

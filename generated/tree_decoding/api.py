@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c4efbcfda56cb91
-#   text hash     8a70e3ee76017bf4
+#   content hash  3dae8fb9c9c1ce4f
+#   text hash     9eee4fa8ffc810b1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

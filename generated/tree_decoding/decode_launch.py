@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c4efbcfda56cb91
-#   text hash     d3ac123b4a9fddc2
+#   content hash  3dae8fb9c9c1ce4f
+#   text hash     c8250696f5f8fa82
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -129,8 +129,10 @@ def attend(
             GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
             DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
-            SUMS=min(8 * warps, block_n) if block_m == 16 else 8, FAR=max(k.stride(1), v.stride(1)) >= 2**24,
-            OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+            SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+            BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
+            FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c4efbcfda56cb91
-#   text hash     8dddec099f2f6b3d
+#   content hash  3dae8fb9c9c1ce4f
+#   text hash     8d49c845a7fdfaea
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c4efbcfda56cb91
-#   text hash     a2721447d556deca
+#   content hash  3dae8fb9c9c1ce4f
+#   text hash     e01917747b0c5b8d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

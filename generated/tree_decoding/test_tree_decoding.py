@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c4efbcfda56cb91
-#   text hash     f45789127463196e
+#   content hash  3dae8fb9c9c1ce4f
+#   text hash     5003a8611c0aae5e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

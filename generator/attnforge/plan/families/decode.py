@@ -35,6 +35,7 @@ _SIZES = (
     *(Parameter(name, "i32", name, own=True) for name in ("reach", "first_keys")),
 )
 _OVERLAP = Parameter("OVERLAP", "constexpr", "runtime.overlaps(q.device)")
+_BY_HEAD = "k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1"
 _COUNTS = {
     "B": "seq_lens.shape[0]",
     "T": "q.shape[0]",
@@ -200,6 +201,7 @@ class Decode:
                 *((cached_latent.V_IN_K,) if self.spec.latent else ()),
                 *p.constants("PRECISION"),
                 Parameter("SUMS", "constexpr", "min(8 * warps, block_n) if block_m == 16 else 8"),
+                Parameter("BY_HEAD", "constexpr", _BY_HEAD),
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
                 _OVERLAP,
             ),

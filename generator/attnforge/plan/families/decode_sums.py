@@ -13,7 +13,7 @@ from ..statements import Block, Statement, names, needed, reads
 # what `attend_split` takes for values, parts of the result and splits
 _NEEDLESS = (
     *("v_", "parts_ptr", "splits", "split_size", "reach", "first_keys"),
-    *("DV", "BLOCK_DV", "V_IN_K", "SUMS", "FAR", "OVERLAP"),
+    *("DV", "BLOCK_DV", "V_IN_K", "SUMS", "BY_HEAD", "FAR", "OVERLAP"),
 )
 
 

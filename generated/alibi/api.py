@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc749d76fce9a303
-#   text hash     0ab9d7760d291826
+#   content hash  b5ca80c7081f9147
+#   text hash     701392aab74bd010
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

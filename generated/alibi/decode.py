@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc749d76fce9a303
-#   text hash     43c91a45979dc3f8
+#   content hash  b5ca80c7081f9147
+#   text hash     5a579f7540a7f220
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc749d76fce9a303
-#   text hash     2963084b197a27f9
+#   content hash  b5ca80c7081f9147
+#   text hash     d2566a79d94c24bf
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc749d76fce9a303
-#   text hash     323b445f69345e9d
+#   content hash  b5ca80c7081f9147
+#   text hash     c7093433f2153a9f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc749d76fce9a303
-#   text hash     967893cea9a8e1a8
+#   content hash  b5ca80c7081f9147
+#   text hash     0addb3a3ffa52a72
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

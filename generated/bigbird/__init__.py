@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  59e3caaf94f6ed8d
-#   text hash     d172143499408f8f
+#   content hash  6afea532e7a72fba
+#   text hash     868d0d05ac0c2610
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

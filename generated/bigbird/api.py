@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  59e3caaf94f6ed8d
-#   text hash     7a71398acf5a592a
+#   content hash  6afea532e7a72fba
+#   text hash     9bde5eb9d1087877
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  59e3caaf94f6ed8d
-#   text hash     78c26838f64cb733
+#   content hash  6afea532e7a72fba
+#   text hash     98f4357e443c1bfb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

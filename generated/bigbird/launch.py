@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  59e3caaf94f6ed8d
-#   text hash     3810f8f5436c729b
+#   content hash  6afea532e7a72fba
+#   text hash     53564b2e1241f897
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

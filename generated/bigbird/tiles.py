@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  59e3caaf94f6ed8d
-#   text hash     dce247f613f41c7b
+#   content hash  6afea532e7a72fba
+#   text hash     8c4de2d18697109f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c23e2446067b9cc
-#   text hash     0342064737fa84ac
+#   content hash  348ab7580d4de248
+#   text hash     53881445af3b77f5
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

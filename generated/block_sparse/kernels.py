@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c23e2446067b9cc
-#   text hash     35085111181fbbb1
+#   content hash  348ab7580d4de248
+#   text hash     2335a4cc2a921f89
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

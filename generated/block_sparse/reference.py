@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c23e2446067b9cc
-#   text hash     8619b4bc3570e0fd
+#   content hash  348ab7580d4de248
+#   text hash     0e6a4a2d4542b060
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c23e2446067b9cc
-#   text hash     895afe47bd5ca587
+#   content hash  348ab7580d4de248
+#   text hash     8f6bf6011962e6c6
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c23e2446067b9cc
-#   text hash     12d6a7efe24ebcb6
+#   content hash  348ab7580d4de248
+#   text hash     eba978cda6899065
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

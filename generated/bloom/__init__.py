@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d14e9624a8b25bb1
-#   text hash     eb8eec42e973b9da
+#   content hash  76c25e3335100364
+#   text hash     ec46e1d8a88660f6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

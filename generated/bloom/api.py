@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d14e9624a8b25bb1
-#   text hash     2c72148b21163539
+#   content hash  76c25e3335100364
+#   text hash     fc3a258af583696a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

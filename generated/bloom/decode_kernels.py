@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d14e9624a8b25bb1
-#   text hash     e427dd5d5b396d62
+#   content hash  76c25e3335100364
+#   text hash     63fbd132538cc099
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -17,7 +17,9 @@ keys. Of a grid's axes the first alone takes more than 65535. That of `join_spli
 heads, sequences).
 
 A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
-matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Programs are started
+matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Parts are added up by
+chunks of CHUNK splits, which begin at multiples of CHUNK: those of a chunk one after the other, chunks by a tree of pairs,
+where missing ones count as zeros; so bits are no matter of how many splits the host makes room for. Programs are started
 for the splits of the first_keys keys of a sequence and, from that of the key `reach` before the first new token on, for as
 many as the host makes room for. On GPUs that can (OVERLAP), both kernels start while the one before them ends, and wait
 for what it has stored.
@@ -63,8 +65,15 @@ Symbols
     k_page, k_slot       pages of a tile's keys, and the places in them
     k_begin, k_places    the place of a sequence's first key in a cache without pages; how many places it has
     PAGE                 places in a page; 1 without a page table
-    q_unit               powers of 2 that rows of q are divided by where float16 takes the place of bfloat16; else None
-    BLOCK_S              splits that are joined at a time
+    q_unit               factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by, times a
+                         scale BY_HEAD
+    key, APART           keys of a tile, counted from its first; whether each has a page of its own
+    there                which of them are loaded; None: all
+    SUMS                 partial sums of each row's weights
+    BY_HEAD              whether float8 has one scale for all keys of a head
+    FAR                  whether rows of a tile may stand 2**31 numbers apart
+    CHUNK                splits that are added up one after the other
+    CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
     BLOCK_H              the power of 2 that holds the key heads
     MEASURED             whether the scales of float8 are worked out here, and stored
     OVERLAP              whether a kernel starts while the one before it ends
@@ -75,7 +84,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .kernels import LOG2E, add_product, in_slopes_default, partial_row_sums
+from .kernels import LOG2E, add_product, in_slopes_default
 
 INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
@@ -131,9 +140,16 @@ def key_span(q_first, q_last, k_len):
 
 @triton.jit
 def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, and past column WIDTH."""
+    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH."""
     column = tl.arange(0, COLUMNS)
-    return tl.load(ptr + place[:, None] + column[None, :], mask=inside[:, None] & (column < WIDTH)[None, :], other=0.0)
+    ptr += place[:, None] + column[None, :]
+    if inside is not None:
+        rows = tl.load(ptr, mask=inside[:, None] & (column < WIDTH)[None, :], other=0.0)
+    elif WIDTH < COLUMNS:
+        rows = tl.load(ptr, mask=(column < WIDTH)[None, :], other=0.0)
+    else:
+        rows = tl.load(ptr)
+    return rows
 
 
 @triton.jit
@@ -174,31 +190,68 @@ def in_units(q_tile, unit):
 
 
 @triton.jit
+def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constexpr):
+    """A pointer and places behind it of a tile's keys: of each in its own page, or in one page, whose first has `slot`.
+
+    Pages lie stride_page apart, tokens of a page stride_token.
+    """
+    if APART:
+        place = page.to(tl.int64) * stride_page + slot.to(tl.int64) * stride_token
+    else:
+        ptr += page.to(tl.int64) * stride_page + slot.to(tl.int64) * stride_token
+        place = key * stride_token
+    return ptr, place
+
+
+@triton.jit
+def sum_by_thread(p, SUMS: tl.constexpr):
+    """Partial sums of each row, over every SUMS-th column: each thread adds its own values, without exchange."""
+    return tl.sum(p.reshape([p.shape[0], p.shape[1] // SUMS, SUMS]), 1)
+
+
+@triton.jit
+def sum_pairs(x):
+    """The sum of rows, as many as a power of 2, by a tree of pairs: rows of zeros behind others do not change it."""
+    for _ in tl.static_range(1, x.shape[0]):
+        if x.shape[0] > 1:
+            x = tl.sum(x.reshape([x.shape[0] // 2, 2, x.shape[1]]), 1)
+    return x.reshape([x.shape[1]])
+
+
+@triton.jit
 def attend(
     acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, FAR: tl.constexpr, mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
-        k_ptr, v_ptr, kv_h, k_begin, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
-        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
-        v_scale_stride_token
+        k_ptr, v_ptr, k_begin, lo, hi, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+        k_scale_stride_page, k_scale_stride_token, v_scale_stride_page, v_scale_stride_token
     ) = keys  # fmt: skip
     scale, q_pos, in_slopes = terms
     # [BLOCK_N]
-    k_pos = k_start + tl.arange(0, BLOCK_N)
+    key = tl.arange(0, BLOCK_N)
+    k_pos = k_start + key
     # others are not even read: their pages may be somebody else's by now
     inside = (k_pos >= lo) & (k_pos < hi)
     k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos + k_begin
     if pages_ptr is not None:
         k_slot = k_pos % PAGE
+    APART: tl.constexpr = pages_ptr is not None and PAGE % BLOCK_N != 0
+    slot, there = k_slot, inside
+    if not APART:
+        # in the place of keys that are not inside the nearest that is: loads need no mask. Behind the tile's first place
+        # numbers have 32 bits, unless rows are FAR apart
+        slot, there = k_start + k_begin if pages_ptr is None else k_start % PAGE, None
+        key = tl.minimum(tl.maximum(key, lo - k_start), hi - 1 - k_start).to(tl.int64 if FAR else tl.int32)
+    k_ptr, k_place = find_rows(k_ptr, page, slot, key, k_stride_page, k_stride_token, APART)
+    v_ptr, v_place = find_rows(v_ptr, page, slot, key, v_stride_page, v_stride_token, APART)
+    if pages_ptr is not None:
         # a tile ahead: keys do not wait for the numbers of their pages
         page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
-    k_place = k_page * k_stride_page + k_slot.to(tl.int64) * k_stride_token + tl.cast(kv_h, tl.int64) * k_stride_head
-    v_place = k_page * v_stride_page + k_slot.to(tl.int64) * v_stride_token + tl.cast(kv_h, tl.int64) * v_stride_head
     # [BLOCK_N, BLOCK_D]
-    k_tile = load_places(k_ptr, k_place, inside, D, BLOCK_D).to(q_tile.dtype)
+    k_tile = load_places(k_ptr, k_place, there, D, BLOCK_D).to(q_tile.dtype)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     if k_scale_ptr is not None:
         k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
@@ -207,7 +260,7 @@ def attend(
         score = score * q_unit[:, None]
     score = score - in_slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
     # [BLOCK_N, BLOCK_DV]
-    v_tile = load_places(v_ptr, v_place, inside, DV, BLOCK_DV).to(q_tile.dtype)
+    v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV).to(q_tile.dtype)
     score = score * LOG2E
     if mixed:
         keep = inside[None, :]
@@ -220,7 +273,7 @@ def attend(
     p = tl.exp2(score - pivot[:, None])  # [BLOCK_M, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
     acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
-    l += partial_row_sums(p)
+    l += sum_by_thread(p, SUMS)
     if v_scale_ptr is not None:
         v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
         p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
@@ -249,7 +302,8 @@ def attend_split(
     v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token, v_scale_stride_head,
     pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+    BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -265,6 +319,8 @@ def attend_split(
     split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
     if (tile * BLOCK_M >= count) | (split_begin >= k_len):
         return
+    k_ptr += kv_h.to(tl.int64) * k_stride_head
+    v_ptr += kv_h.to(tl.int64) * v_stride_head
     if pages_ptr is not None:
         pages_ptr += b.to(tl.int64) * pages_stride_sequence
     if k_scale_ptr is not None:
@@ -292,20 +348,25 @@ def attend_split(
     if (k_ptr.dtype.element_ty.primitive_bitwidth == 8) & (q_ptr.dtype.element_ty == tl.bfloat16):
         q_unit = row_units(q_tile)
         q_tile = in_units(q_tile, q_unit)
+    v_scale = 1.0
+    if BY_HEAD:
+        # scales that all keys share are factors of rows, and of their result
+        unit, v_scale = tl.load(k_scale_ptr), tl.load(v_scale_ptr)
+        q_unit = unit * (tl.full([BLOCK_M], 1.0, tl.float32) if q_unit is None else q_unit)
+        k_scale_ptr, v_scale_ptr = None, None
     # [BLOCK_M, BLOCK_DV]
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # [BLOCK_M]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # [BLOCK_M, 8]
-    l = tl.full([BLOCK_M, 8], 0.0, tl.float32)
+    # [BLOCK_M, SUMS]
+    l = tl.full([BLOCK_M, SUMS], 0.0, tl.float32)
     lo, hi, full_lo, full_hi = key_span(q_first, q_last, k_len)
     begin, end = tl.maximum(lo, split_begin), tl.minimum(hi, split_begin + split_size)
     first = begin // BLOCK_N
     last = tl.where(begin < end, tl.cdiv(end, BLOCK_N), first)
     keys = (
-        k_ptr, v_ptr, kv_h, k_begin, lo, hi, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
-        v_stride_token, v_stride_head, k_scale_stride_page, k_scale_stride_token, v_scale_stride_page,
-        v_scale_stride_token
+        k_ptr, v_ptr, k_begin, lo, hi, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+        k_scale_stride_page, k_scale_stride_token, v_scale_stride_page, v_scale_stride_token
     )  # fmt: skip
     terms = (scale, q_pos, in_slopes)
     page = b if pages_ptr is None else find_tile(pages_ptr, first * BLOCK_N, lo, hi, BLOCK_N, PAGE)
@@ -314,7 +375,7 @@ def attend_split(
         mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
         acc, m, l, page = attend(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
-            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, FAR, mixed=mixed
         )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]
@@ -322,9 +383,9 @@ def attend_split(
     lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
     part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
     tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
-    column = tl.arange(0, BLOCK_DV)
+    column, shares = tl.arange(0, BLOCK_DV), v_scale / tl.where(l == 0, 1.0, l)
     seen = ((place < count) & (l > 0))[:, None] & (column < DV)[None, :]
-    tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc / tl.where(l == 0, 1.0, l)[:, None], mask=seen)
+    tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc * shares[:, None], mask=seen)
 
 
 @triton.jit(
@@ -333,14 +394,15 @@ def attend_split(
 def join_splits(
     parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
     lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
-    BLOCK_DV: tl.constexpr, BLOCK_S: tl.constexpr, OVERLAP: tl.constexpr
+    BLOCK_DV: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
+    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    # lengths and cuts were there before attend_split began
+    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     column = tl.arange(0, BLOCK_DV)
     own_row = i
     if lse_ptr is not None:
@@ -360,37 +422,50 @@ def join_splits(
         return
     row = (token + i).to(tl.int64) * Hq + h
     part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + row * splits
-    # [BLOCK_DV]
-    acc = tl.zeros([BLOCK_DV], tl.float32)
     m = tl.full([], float("-inf"), tl.float32)
     l = tl.full([], 0.0, tl.float32)
     # slots are those of splits before `head`, then those from `first_split` to `end`
     head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
     first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
+    slots = tl.minimum(head, end) + tl.maximum(end - first_split, 0)
+    # one maximum for all, so that no weight hangs on CHUNKS; 32 at a time, which is no more than a warp
+    tops = m + tl.zeros([32], tl.float32)
+    for j in tl.range(0, slots, 32):
+        slot = j + tl.arange(0, 32)
+        tops = tl.maximum(tops, tl.load(part_lse_ptr + slot, mask=slot < slots, other=float("-inf")))
+    top = tl.max(tops, 0)
+    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(top == float("-inf"), 0.0, top)
+    l = l * tl.exp2(m - pivot)
+    # [BLOCK_DV]
+    acc = tl.zeros([BLOCK_DV], tl.float32)
+    BLOCK_S: tl.constexpr = CHUNKS * CHUNK
     head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
     blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
     for j in tl.range(0, blocks):
-        # [BLOCK_S]
-        split = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, BLOCK_S)
-        slot = tl.where(split < head, split, split - first_split + head)
-        kept = (split < end) & ((split < head) | (split >= first_split))
-        lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
-        # [BLOCK_S, BLOCK_DV]
-        inside = kept[:, None] & (column < DV)[None, :]
-        part = tl.load(parts_ptr + (row * splits + slot)[:, None] * DV + column[None, :], mask=inside, other=0.0)
-        # once both are there: what a split without visible keys has not written may be a NaN
-        part = tl.where((lse > float("-inf"))[:, None], part, 0.0)
-        m_new = tl.maximum(m, tl.max(lse, 0))
-        # what has seen nothing yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-        pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-        weight, shrink = tl.exp2(lse - pivot), tl.exp2(m - pivot)
-        l = l * shrink + tl.sum(weight, 0)
-        acc = acc * shrink + tl.sum(part * weight[:, None], 0)
-        m = m_new
+        # of each chunk: [CHUNKS, 1] and [CHUNKS, BLOCK_DV]
+        weights, sums = tl.zeros([CHUNKS, 1], tl.float32), tl.zeros([CHUNKS, BLOCK_DV], tl.float32)
+        first = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, CHUNKS)[:, None] * CHUNK
+        for n in tl.static_range(CHUNK):
+            # [CHUNKS, 1]
+            split = first + n
+            slot = tl.where(split < head, split, split - first_split + head)
+            kept = (split < end) & ((split < head) | (split >= first_split))
+            lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
+            # [CHUNKS, BLOCK_DV]
+            place = (row * splits + slot) * DV + column[None, :]
+            part = tl.load(parts_ptr + place, mask=kept & (column < DV)[None, :], other=0.0)
+            # once both are there: what a split without visible keys has not written may be a NaN
+            part = tl.where(lse > float("-inf"), part, 0.0)
+            weight = tl.exp2(lse - pivot)
+            weights += weight
+            sums += part * weight
+        l += tl.sum(sum_pairs(weights), 0)
+        acc += sum_pairs(sums)
     out = acc / tl.where(l == 0, 1.0, l)
     tl.store(out_ptr + row * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
     if lse_ptr is not None:
-        tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E))
+        tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (pivot + tl.log2(l)) / LOG2E))
 
 
 @triton.jit(do_not_specialize=["slots", "page_size", "Hkv"])

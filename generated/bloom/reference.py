@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d14e9624a8b25bb1
-#   text hash     ffa3d205c977da93
+#   content hash  76c25e3335100364
+#   text hash     d2da3d63991c93ec
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

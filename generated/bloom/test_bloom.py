@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d14e9624a8b25bb1
-#   text hash     9083e258a09c0887
+#   content hash  76c25e3335100364
+#   text hash     1e37fcb238603d3c
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37b778cec6dc3ff1
-#   text hash     748d99a9b67a44c6
+#   content hash  7bfefa15263a5f31
+#   text hash     848e3bfc3185ab24
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

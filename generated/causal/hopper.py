@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37b778cec6dc3ff1
-#   text hash     adbb4d017fb125d3
+#   content hash  7bfefa15263a5f31
+#   text hash     5bad16c01928e209
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37b778cec6dc3ff1
-#   text hash     3821fbfd8a687b45
+#   content hash  7bfefa15263a5f31
+#   text hash     db4f1fd8c2b80ed8
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

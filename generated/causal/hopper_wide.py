@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37b778cec6dc3ff1
-#   text hash     ebb66a2dc0a9ee79
+#   content hash  7bfefa15263a5f31
+#   text hash     b2b2b5ea0e3b6e69
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

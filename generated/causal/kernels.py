@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37b778cec6dc3ff1
-#   text hash     3e2d06eb7081929e
+#   content hash  7bfefa15263a5f31
+#   text hash     c2b6d6892453df22
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

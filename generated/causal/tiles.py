@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37b778cec6dc3ff1
-#   text hash     4f017519556353a8
+#   content hash  7bfefa15263a5f31
+#   text hash     7eb400cc3c221abf
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

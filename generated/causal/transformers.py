@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37b778cec6dc3ff1
-#   text hash     00e002c02dce5029
+#   content hash  7bfefa15263a5f31
+#   text hash     fb31ed9fe636b596
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

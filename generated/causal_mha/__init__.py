@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  37c52d66898563a7
-#   text hash     43c1c2b9ff9dc7da
+#   content hash  9e2ccc3fbc6cb8de
+#   text hash     615e4ac0573dd65f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

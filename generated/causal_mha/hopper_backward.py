@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  37c52d66898563a7
-#   text hash     b91a07879289e389
+#   content hash  9e2ccc3fbc6cb8de
+#   text hash     5142349cbce9f7d2
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

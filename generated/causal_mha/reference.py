@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  37c52d66898563a7
-#   text hash     81472306c5b071f9
+#   content hash  9e2ccc3fbc6cb8de
+#   text hash     64e84e62d56e0ade
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

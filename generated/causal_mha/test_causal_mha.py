@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  37c52d66898563a7
-#   text hash     96073044c894f0de
+#   content hash  9e2ccc3fbc6cb8de
+#   text hash     43387aa120d10bd2
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d8f1d29a0a924d90
-#   text hash     169b29a9bcb62e5f
+#   content hash  97727fb1b8d9d4b5
+#   text hash     e65b0d6e73474220
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

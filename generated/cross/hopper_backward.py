@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d8f1d29a0a924d90
-#   text hash     8c414df9c03ba3ee
+#   content hash  97727fb1b8d9d4b5
+#   text hash     78e7cf2cdf09bb25
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d8f1d29a0a924d90
-#   text hash     dc5dd7fc517c7071
+#   content hash  97727fb1b8d9d4b5
+#   text hash     60d692beabfd3190
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d8f1d29a0a924d90
-#   text hash     97c4132ce5a37e2c
+#   content hash  97727fb1b8d9d4b5
+#   text hash     9126261ee0f2ee9d
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d8f1d29a0a924d90
-#   text hash     38a5f9769ca9c876
+#   content hash  97727fb1b8d9d4b5
+#   text hash     4a426e2c2d86282f
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

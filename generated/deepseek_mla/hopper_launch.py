@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f73ed80365d4c548
-#   text hash     0815fd48927bd3e0
+#   content hash  3b106c2b1b37c4a0
+#   text hash     e560c00538503b0b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f73ed80365d4c548
-#   text hash     4f69b27d61d22fa1
+#   content hash  3b106c2b1b37c4a0
+#   text hash     00c9d3d7206ad208
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

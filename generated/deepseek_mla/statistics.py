@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f73ed80365d4c548
-#   text hash     7a1c1972bc3e8f9e
+#   content hash  3b106c2b1b37c4a0
+#   text hash     00f6137348df0499
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f73ed80365d4c548
-#   text hash     d1b1cc97e1ad17f5
+#   content hash  3b106c2b1b37c4a0
+#   text hash     57e5aa9616e4cdd7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

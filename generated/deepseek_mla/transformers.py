@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f73ed80365d4c548
-#   text hash     fc2fb8fceecdeb27
+#   content hash  3b106c2b1b37c4a0
+#   text hash     1b9044c393730687
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8d48f27c63d1c508
-#   text hash     e8f5e977ea882865
+#   content hash  5aff7c12dabca668
+#   text hash     1b15ebd2da52ff67
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -41,6 +41,7 @@ SPLITS_FP32 = {
 ON_HOPPER = (64, 64, 2, 1024)
 LEAST_ROWS = 64
 WHOLE = 2**30  # keys of a split that no sequence fills
+CHUNK = 8  # splits that are joined one after the other
 
 
 def split_of(q, k, v, longest, split_size):
@@ -74,6 +75,11 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
     """How many splits of a sequence new tokens may see: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
     return min(seen, runtime.cdiv(max_seqlen_k, keys))
+
+
+def count_chunks(splits, v):
+    """How many chunks of splits are joined at a time, which no bits hang on: no more than 4 warps hold in registers."""
+    return min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 8 if v.shape[-1] <= 128 else 4)
 
 
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
@@ -140,6 +146,7 @@ def attend(
     if best:
         split_size = keys_of_split(q, rows, longest, call.split_size, ON_HOPPER[-1])
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
+    chunks = count_chunks(splits, v)
     cache = runtime.LaunchCache.of(
         "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, call.v_in_k, bool(best)
     )
@@ -176,7 +183,10 @@ def attend(
                 DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q),
                 V_IN_K=call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v),
-                PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+                PRECISION=runtime.precision(q), SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+                BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
+                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+                num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(
@@ -185,8 +195,7 @@ def attend(
         from_shapes=lambda: dict(
             lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
             Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64, OVERLAP=runtime.overlaps(q.device),
-            num_warps=4, num_stages=2,
+            CHUNK=CHUNK, CHUNKS=chunks, OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8d48f27c63d1c508
-#   text hash     32523fb9a2f03894
+#   content hash  5aff7c12dabca668
+#   text hash     3e49f8ee4a89583f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

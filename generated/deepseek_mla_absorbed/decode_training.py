@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8d48f27c63d1c508
-#   text hash     a84eeaef5b45748a
+#   content hash  5aff7c12dabca668
+#   text hash     16a3eedc9a08e277
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8d48f27c63d1c508
-#   text hash     cbc9fb3146d76648
+#   content hash  5aff7c12dabca668
+#   text hash     f50f84853341d100
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8d024a0ab463559
-#   text hash     3fa3e686dadd41ae
+#   content hash  bedcba9f3f515fce
+#   text hash     c7705991abdc4a25
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8d024a0ab463559
-#   text hash     0bc13adc722f4cbb
+#   content hash  bedcba9f3f515fce
+#   text hash     5f18a7c2589e2252
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

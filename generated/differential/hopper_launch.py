@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8d024a0ab463559
-#   text hash     0b9149ccb664a2f2
+#   content hash  bedcba9f3f515fce
+#   text hash     01e7d3b46a48daa4
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8d024a0ab463559
-#   text hash     a5105f26085a7f41
+#   content hash  bedcba9f3f515fce
+#   text hash     c24fadd12a4fd453
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

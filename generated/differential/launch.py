@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c8d024a0ab463559
-#   text hash     14a705ec839b2923
+#   content hash  bedcba9f3f515fce
+#   text hash     1a4ed3bff0e75914
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

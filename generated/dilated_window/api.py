@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ee7854041e61803
-#   text hash     5eb5818f6ef6ab5b
+#   content hash  26d40fcfef910afc
+#   text hash     502343bbcffce0aa
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

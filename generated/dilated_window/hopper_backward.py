@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ee7854041e61803
-#   text hash     056f8b3dd969dbb8
+#   content hash  26d40fcfef910afc
+#   text hash     02a20af6cf6b6a19
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ee7854041e61803
-#   text hash     0ae38ff9c3f1ec4d
+#   content hash  26d40fcfef910afc
+#   text hash     6afe8599c15d352a
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ee7854041e61803
-#   text hash     0ab083949f702429
+#   content hash  26d40fcfef910afc
+#   text hash     74482b6bd1ac7896
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

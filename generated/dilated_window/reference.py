@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ee7854041e61803
-#   text hash     089154fb65db7df9
+#   content hash  26d40fcfef910afc
+#   text hash     529357ba8a00b738
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1dc437b85b23201
-#   text hash     62c5f5704056f4ab
+#   content hash  118e538d95b2289c
+#   text hash     d718a3e1a45f3283
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1dc437b85b23201
-#   text hash     28c4091887ba868f
+#   content hash  118e538d95b2289c
+#   text hash     d3487caa126723f9
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

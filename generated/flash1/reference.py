@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1dc437b85b23201
-#   text hash     8895aba645c1e53b
+#   content hash  118e538d95b2289c
+#   text hash     5faf3aeea5f38457
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1dc437b85b23201
-#   text hash     73966e329e649d8f
+#   content hash  118e538d95b2289c
+#   text hash     23441b1f2bcb260d
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1487865ede39c922
-#   text hash     55b164e51e79cfa3
+#   content hash  fccc1607ae8aaecb
+#   text hash     8089176fb9798e48
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1487865ede39c922
-#   text hash     80b69748a009970a
+#   content hash  fccc1607ae8aaecb
+#   text hash     0a7c2d9410e8039d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

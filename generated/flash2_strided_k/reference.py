@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1487865ede39c922
-#   text hash     8c7ab4f74c93e1cf
+#   content hash  fccc1607ae8aaecb
+#   text hash     541ece18c38e31c4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

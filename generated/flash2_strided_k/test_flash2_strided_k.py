@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1487865ede39c922
-#   text hash     c2c0466b2c95d1e0
+#   content hash  fccc1607ae8aaecb
+#   text hash     513e8834831a6830
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

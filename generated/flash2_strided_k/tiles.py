@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1487865ede39c922
-#   text hash     3fdd8814462ddb83
+#   content hash  fccc1607ae8aaecb
+#   text hash     94265de3355ef432
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  46bb10b6ea9a0404
-#   text hash     4e7d40718e9ff830
+#   content hash  4f5c4fb2873e88f3
+#   text hash     686dc8a1ad312b06
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  46bb10b6ea9a0404
-#   text hash     220d2147bc1cce29
+#   content hash  4f5c4fb2873e88f3
+#   text hash     7b864ed837b40b71
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  46bb10b6ea9a0404
-#   text hash     81864a1f46f73524
+#   content hash  4f5c4fb2873e88f3
+#   text hash     d9a2c327815a3127
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  46bb10b6ea9a0404
-#   text hash     18d36684f6ebc21f
+#   content hash  4f5c4fb2873e88f3
+#   text hash     d837d44463cc5d76
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

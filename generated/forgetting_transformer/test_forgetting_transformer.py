@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  46bb10b6ea9a0404
-#   text hash     841a0644b4b78420
+#   content hash  4f5c4fb2873e88f3
+#   text hash     95dba25769a0fafe
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

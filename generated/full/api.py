@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55d01584a7c7da40
-#   text hash     9ca93cdc65ed6e8f
+#   content hash  b066a6c2ed99b3c7
+#   text hash     1d18105199ff27ed
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

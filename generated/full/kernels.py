@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55d01584a7c7da40
-#   text hash     1e15802192851a09
+#   content hash  b066a6c2ed99b3c7
+#   text hash     f47485a17c130a99
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

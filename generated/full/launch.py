@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55d01584a7c7da40
-#   text hash     b542efbbc54f947d
+#   content hash  b066a6c2ed99b3c7
+#   text hash     8649403eac4a8c74
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55d01584a7c7da40
-#   text hash     4b673e42458ed3e4
+#   content hash  b066a6c2ed99b3c7
+#   text hash     1fc2d9148a41923e
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55d01584a7c7da40
-#   text hash     e776bfd62c50c2a5
+#   content hash  b066a6c2ed99b3c7
+#   text hash     e5082cbaff91e73d
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ef7fefd2c54f895
-#   text hash     9cf9f17a18142a32
+#   content hash  e25c5eb65d425752
+#   text hash     b7db318cfd4139b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

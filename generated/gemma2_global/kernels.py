@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ef7fefd2c54f895
-#   text hash     10325f7780e428c2
+#   content hash  e25c5eb65d425752
+#   text hash     352c42e50b89d21f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

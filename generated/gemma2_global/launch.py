@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ef7fefd2c54f895
-#   text hash     4bafc256cf9a1441
+#   content hash  e25c5eb65d425752
+#   text hash     cc55f9c04e0ad403
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

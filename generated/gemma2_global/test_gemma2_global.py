@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ef7fefd2c54f895
-#   text hash     09259c6b283940f1
+#   content hash  e25c5eb65d425752
+#   text hash     7f6eac19fb61f184
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7ef7fefd2c54f895
-#   text hash     a2a3f9baad792d27
+#   content hash  e25c5eb65d425752
+#   text hash     2dd864dda234d367
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf03e0b23a2bab68
-#   text hash     c7d033f27cbbc183
+#   content hash  e7036509027bd3db
+#   text hash     fc47ed08a7721efd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

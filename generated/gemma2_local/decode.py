@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf03e0b23a2bab68
-#   text hash     5351cd403570d39e
+#   content hash  e7036509027bd3db
+#   text hash     4a8260d4484714a2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

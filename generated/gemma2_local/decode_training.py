@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf03e0b23a2bab68
-#   text hash     1997c14a6d162e69
+#   content hash  e7036509027bd3db
+#   text hash     20eedd299aae9dd5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf03e0b23a2bab68
-#   text hash     69a362ed52116861
+#   content hash  e7036509027bd3db
+#   text hash     0e2258fd5e0ce55f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf03e0b23a2bab68
-#   text hash     5cc707160342891a
+#   content hash  e7036509027bd3db
+#   text hash     ad5f236610ce6048
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2002a49a265e6186
-#   text hash     5867c8b5c97bf443
+#   content hash  113d3daa9f501336
+#   text hash     56111a84221db6ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

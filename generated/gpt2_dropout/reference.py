@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2002a49a265e6186
-#   text hash     0887211383ecfe61
+#   content hash  113d3daa9f501336
+#   text hash     ddeeaa37cb3d9c41
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9aa8461f95ba41d3
-#   text hash     68b1e1889b6f00d7
+#   content hash  fe7d8c399a9112f8
+#   text hash     a0c6ebc2b5fbc50f
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

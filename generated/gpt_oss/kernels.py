@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9aa8461f95ba41d3
-#   text hash     c74ef0c7fdaa0da2
+#   content hash  fe7d8c399a9112f8
+#   text hash     e270610dd65ac1e6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9aa8461f95ba41d3
-#   text hash     5dfac19286263ef3
+#   content hash  fe7d8c399a9112f8
+#   text hash     b39051099ac0a545
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9aa8461f95ba41d3
-#   text hash     34b89f1380b4a329
+#   content hash  fe7d8c399a9112f8
+#   text hash     d9b2c30f2f8c71df
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

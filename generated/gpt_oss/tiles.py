@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9aa8461f95ba41d3
-#   text hash     c257de7408be9cb5
+#   content hash  fe7d8c399a9112f8
+#   text hash     cad0292eb692cda4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

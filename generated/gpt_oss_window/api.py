@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfc9a39d8b801c77
-#   text hash     a9b56e30456e944b
+#   content hash  36ffe0e72825ed30
+#   text hash     a8747921c1751424
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

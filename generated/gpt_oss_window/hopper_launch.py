@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfc9a39d8b801c77
-#   text hash     f4f06f193bc900cf
+#   content hash  36ffe0e72825ed30
+#   text hash     9774962752cbc250
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfc9a39d8b801c77
-#   text hash     6e415afcbdd19626
+#   content hash  36ffe0e72825ed30
+#   text hash     467e827b392e8fd4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfc9a39d8b801c77
-#   text hash     eea9c26848eb6f2a
+#   content hash  36ffe0e72825ed30
+#   text hash     185705c79ece0cde
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

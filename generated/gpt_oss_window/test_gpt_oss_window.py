@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfc9a39d8b801c77
-#   text hash     5e8922eee656e62c
+#   content hash  36ffe0e72825ed30
+#   text hash     50afe170dd97c9ca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  52c79eaf7052bfed
-#   text hash     7f41b993278e0e6e
+#   content hash  cde852aaa95dafdc
+#   text hash     ca8129a581529e73
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

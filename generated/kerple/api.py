@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  52c79eaf7052bfed
-#   text hash     b730c8b451acbdb8
+#   content hash  cde852aaa95dafdc
+#   text hash     ab6e7ea4052a8ece
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

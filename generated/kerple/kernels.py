@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  52c79eaf7052bfed
-#   text hash     230c50c2fb9742a4
+#   content hash  cde852aaa95dafdc
+#   text hash     db5bf35770049617
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

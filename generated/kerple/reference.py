@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  52c79eaf7052bfed
-#   text hash     94b99809eb57aaac
+#   content hash  cde852aaa95dafdc
+#   text hash     33117128870e3028
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  52c79eaf7052bfed
-#   text hash     85cc53a55badbde0
+#   content hash  cde852aaa95dafdc
+#   text hash     20d719fcea586905
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25a0e89e1a427911
-#   text hash     ef7e0cffdd02c24c
+#   content hash  330d31bd239ae36e
+#   text hash     24bf147cb4b55ca0
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

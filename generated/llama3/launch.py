@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25a0e89e1a427911
-#   text hash     ac34db908d9eb50e
+#   content hash  330d31bd239ae36e
+#   text hash     80702681bb74dd8b
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25a0e89e1a427911
-#   text hash     31139d06e18fe186
+#   content hash  330d31bd239ae36e
+#   text hash     28042cefee0c0b3f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

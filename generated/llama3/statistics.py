@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25a0e89e1a427911
-#   text hash     0638f9cf790b47fc
+#   content hash  330d31bd239ae36e
+#   text hash     b635b5ea1c65599a
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  25a0e89e1a427911
-#   text hash     cf9c4d25f87ea2ea
+#   content hash  330d31bd239ae36e
+#   text hash     b6859f10ea3a4126
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a8875ce2f9e566c
-#   text hash     4ae3d16de8f6877d
+#   content hash  67c502dc0e44d760
+#   text hash     14d481e57d3ac9e8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

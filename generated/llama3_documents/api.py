@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a8875ce2f9e566c
-#   text hash     94404d503016485d
+#   content hash  67c502dc0e44d760
+#   text hash     c06e72e2a4be009e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a8875ce2f9e566c
-#   text hash     c266b53c988ed5e2
+#   content hash  67c502dc0e44d760
+#   text hash     1b56235315c806e1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

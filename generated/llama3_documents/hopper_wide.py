@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a8875ce2f9e566c
-#   text hash     d56e8653add39a0b
+#   content hash  67c502dc0e44d760
+#   text hash     b036a707b43ba814
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a8875ce2f9e566c
-#   text hash     89b1bbb06e869361
+#   content hash  67c502dc0e44d760
+#   text hash     50213c86c178383b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

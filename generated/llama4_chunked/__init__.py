@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56cf4cc632b7f2ba
-#   text hash     d5a1c47a621acac3
+#   content hash  de383fb75e38a40e
+#   text hash     1443c525c49a7aee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56cf4cc632b7f2ba
-#   text hash     820b4bb607db485f
+#   content hash  de383fb75e38a40e
+#   text hash     9989c4722580ca09
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56cf4cc632b7f2ba
-#   text hash     cb663415e5934841
+#   content hash  de383fb75e38a40e
+#   text hash     d1cb6d3b3722414c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56cf4cc632b7f2ba
-#   text hash     83ecae71907fc980
+#   content hash  de383fb75e38a40e
+#   text hash     6c145fdc1ab1b160
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56cf4cc632b7f2ba
-#   text hash     e1612fdc2d8aabc1
+#   content hash  de383fb75e38a40e
+#   text hash     df2496eff09ca53a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c88afc179cd79742
-#   text hash     e67dc57e777f4071
+#   content hash  623d149fdbc1f0a6
+#   text hash     2a8433610d717b0f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c88afc179cd79742
-#   text hash     ffed08858556655b
+#   content hash  623d149fdbc1f0a6
+#   text hash     89b969bd2018c84b
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

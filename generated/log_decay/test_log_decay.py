@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c88afc179cd79742
-#   text hash     c8049340794a83bf
+#   content hash  623d149fdbc1f0a6
+#   text hash     e3f129dacb05c8b2
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c88afc179cd79742
-#   text hash     729ecac9e6c3ee2c
+#   content hash  623d149fdbc1f0a6
+#   text hash     319acb1fe5b3b74c
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97a72cd79c9a4d4c
-#   text hash     7817a634651cbca7
+#   content hash  733dcb225061d548
+#   text hash     63f56e49309c9334
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

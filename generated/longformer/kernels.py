@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97a72cd79c9a4d4c
-#   text hash     37ad4f84023a29ac
+#   content hash  733dcb225061d548
+#   text hash     cf609a918080eda2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

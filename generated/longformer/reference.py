@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97a72cd79c9a4d4c
-#   text hash     0ba4b1e5f5328ff3
+#   content hash  733dcb225061d548
+#   text hash     d6f1f68f5f1215e2
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97a72cd79c9a4d4c
-#   text hash     41b0bf2562b6e380
+#   content hash  733dcb225061d548
+#   text hash     8813027ba51154b6
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

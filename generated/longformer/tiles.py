@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  97a72cd79c9a4d4c
-#   text hash     74c4ca03ad2e4604
+#   content hash  733dcb225061d548
+#   text hash     e8ae91ed08c5c032
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  247635f56bebaa38
-#   text hash     1d5a1be0170e77f4
+#   content hash  9ea222281a5ceefa
+#   text hash     b79f03e3b1230979
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

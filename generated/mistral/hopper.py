@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  247635f56bebaa38
-#   text hash     793e039ae95b76bf
+#   content hash  9ea222281a5ceefa
+#   text hash     47c98715415e05ec
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

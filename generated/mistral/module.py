@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  247635f56bebaa38
-#   text hash     1bef4818d032ca5a
+#   content hash  9ea222281a5ceefa
+#   text hash     7cbe360dc0f5bcac
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

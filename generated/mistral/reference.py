@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  247635f56bebaa38
-#   text hash     d0dd2701cb4055ad
+#   content hash  9ea222281a5ceefa
+#   text hash     d6251f4a904cf50d
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

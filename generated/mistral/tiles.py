@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  247635f56bebaa38
-#   text hash     6c86b6ae55e5ad03
+#   content hash  9ea222281a5ceefa
+#   text hash     af22feec9b42202d
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bf0a2878b82732
-#   text hash     0ae5ea9af9268130
+#   content hash  282a676da95d0803
+#   text hash     d4da9c70106b5974
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

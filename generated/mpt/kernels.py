@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bf0a2878b82732
-#   text hash     dc7e0a5cc5c61621
+#   content hash  282a676da95d0803
+#   text hash     f75ec77ef4ae38be
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bf0a2878b82732
-#   text hash     57c2b63b66b3b9f9
+#   content hash  282a676da95d0803
+#   text hash     fa5122b37668cae2
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78bf0a2878b82732
-#   text hash     a949b5bfa87d1f23
+#   content hash  282a676da95d0803
+#   text hash     4f957a633a29c351
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

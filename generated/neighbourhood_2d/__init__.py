@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66bc8b71b34bb1a7
-#   text hash     aa671773a1c6df2a
+#   content hash  e406a1e727b02206
+#   text hash     1fdfae6b722ac303
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66bc8b71b34bb1a7
-#   text hash     c11b113399d896cb
+#   content hash  e406a1e727b02206
+#   text hash     3c551c94559e159b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66bc8b71b34bb1a7
-#   text hash     8a768d7bbc584c3b
+#   content hash  e406a1e727b02206
+#   text hash     0e3bbc824265342b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66bc8b71b34bb1a7
-#   text hash     88a343cdb42a58b8
+#   content hash  e406a1e727b02206
+#   text hash     42cb13dde44c92a0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  66bc8b71b34bb1a7
-#   text hash     1bfcdeb30581cc91
+#   content hash  e406a1e727b02206
+#   text hash     e58c773f1e8157cb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e0cace75ad0cfb9
-#   text hash     12e668388e94ff61
+#   content hash  cd7e4fe3ef881410
+#   text hash     ef7d773a0dfccb58
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

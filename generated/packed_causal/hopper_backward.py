@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e0cace75ad0cfb9
-#   text hash     45dd582e8b7979b7
+#   content hash  cd7e4fe3ef881410
+#   text hash     b9e994953901525b
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e0cace75ad0cfb9
-#   text hash     83cac535567367f6
+#   content hash  cd7e4fe3ef881410
+#   text hash     52d111e45c68e47f
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

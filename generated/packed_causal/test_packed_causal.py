@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e0cace75ad0cfb9
-#   text hash     44972517369cdd84
+#   content hash  cd7e4fe3ef881410
+#   text hash     e82c631d92221f57
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

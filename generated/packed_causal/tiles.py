@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e0cace75ad0cfb9
-#   text hash     1be4fd0a1e0c5cdd
+#   content hash  cd7e4fe3ef881410
+#   text hash     e6d1738b2307e5df
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d88000534f8908d
-#   text hash     6ca6e8eda80ff35a
+#   content hash  3d436c4ddd33d85f
+#   text hash     a5a7907e1c200db7
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d88000534f8908d
-#   text hash     995d5cf5c6e5ba72
+#   content hash  3d436c4ddd33d85f
+#   text hash     e09f0445532e3ce4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

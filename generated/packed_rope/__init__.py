@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  11777cc9fde04b1c
-#   text hash     87efaadacc0c09bb
+#   content hash  2109b5f24af4443c
+#   text hash     0ec18eeff89e79f7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  11777cc9fde04b1c
-#   text hash     5c51f239a2bce65b
+#   content hash  2109b5f24af4443c
+#   text hash     9b1a797b305fec09
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  11777cc9fde04b1c
-#   text hash     15c1dc11f6068a41
+#   content hash  2109b5f24af4443c
+#   text hash     7ab0ed53b304dbd1
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  11777cc9fde04b1c
-#   text hash     b40ac58e3b3183fe
+#   content hash  2109b5f24af4443c
+#   text hash     3771c8794601f12c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

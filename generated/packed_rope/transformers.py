@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  11777cc9fde04b1c
-#   text hash     3a14961be4f0bf31
+#   content hash  2109b5f24af4443c
+#   text hash     1b4675165b5cae19
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

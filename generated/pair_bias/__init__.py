@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82a381e43b80ec0e
-#   text hash     7eef1bad197c4970
+#   content hash  920f85a67ff46cd0
+#   text hash     cf16bb0890a23231
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

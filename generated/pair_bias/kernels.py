@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82a381e43b80ec0e
-#   text hash     585b082c0ce79181
+#   content hash  920f85a67ff46cd0
+#   text hash     f1114e46c0f29969
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82a381e43b80ec0e
-#   text hash     cf0990bff068a971
+#   content hash  920f85a67ff46cd0
+#   text hash     562187cacab660ab
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82a381e43b80ec0e
-#   text hash     21b2caf9add720b7
+#   content hash  920f85a67ff46cd0
+#   text hash     91fe12a4334b8602
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

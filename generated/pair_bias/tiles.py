@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  82a381e43b80ec0e
-#   text hash     1708c4f934971c5d
+#   content hash  920f85a67ff46cd0
+#   text hash     cc4fe50b2e3f461b
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

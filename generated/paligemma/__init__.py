@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10591915d0bb8cbe
-#   text hash     5e41fe949043076e
+#   content hash  0e27780a88362e06
+#   text hash     18a6809be73fada2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10591915d0bb8cbe
-#   text hash     45c5b7e9e013b1df
+#   content hash  0e27780a88362e06
+#   text hash     03d8e5e14beae547
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

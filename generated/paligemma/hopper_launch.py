@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10591915d0bb8cbe
-#   text hash     586a5acf641ed4ad
+#   content hash  0e27780a88362e06
+#   text hash     e1b42875651bc579
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10591915d0bb8cbe
-#   text hash     aa680a394ad3b6f8
+#   content hash  0e27780a88362e06
+#   text hash     6fc0780df5f27914
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

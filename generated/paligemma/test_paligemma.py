@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10591915d0bb8cbe
-#   text hash     02e6b8149c86521c
+#   content hash  0e27780a88362e06
+#   text hash     1bc3e5efd23c0ded
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

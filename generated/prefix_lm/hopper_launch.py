@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  02ff609840733ec9
-#   text hash     7e1f6741a01ec9e0
+#   content hash  4abd8390770508c2
+#   text hash     30d2df592cded454
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  02ff609840733ec9
-#   text hash     1857fbfdd498d608
+#   content hash  4abd8390770508c2
+#   text hash     f17451814d724730
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

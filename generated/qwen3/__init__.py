@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7dc895e7c911f4d
-#   text hash     2cf39898313e685e
+#   content hash  6ae149b38204a5b5
+#   text hash     dba48759ea4eb55e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

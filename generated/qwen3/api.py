@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7dc895e7c911f4d
-#   text hash     df6ee77116493422
+#   content hash  6ae149b38204a5b5
+#   text hash     3206ecca55a6025b
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

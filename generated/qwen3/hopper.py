@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7dc895e7c911f4d
-#   text hash     f9254363b248a51c
+#   content hash  6ae149b38204a5b5
+#   text hash     ee383bad401c39b5
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7dc895e7c911f4d
-#   text hash     561f1dbfc2d5ff32
+#   content hash  6ae149b38204a5b5
+#   text hash     bdd832f381b365f8
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7dc895e7c911f4d
-#   text hash     8ed7701607333a8a
+#   content hash  6ae149b38204a5b5
+#   text hash     7741add7f5b861c9
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5a46a27a2a6c5276
-#   text hash     137b05324c7e1c89
+#   content hash  9f18b274cf6dd624
+#   text hash     8a9ae3d61379f960
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5a46a27a2a6c5276
-#   text hash     98c5ec5b53d03908
+#   content hash  9f18b274cf6dd624
+#   text hash     ee523ca882f6f46a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

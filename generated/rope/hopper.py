@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5a46a27a2a6c5276
-#   text hash     c706fa13e34e56fa
+#   content hash  9f18b274cf6dd624
+#   text hash     bf00acf570e14bd5
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

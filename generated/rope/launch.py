@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5a46a27a2a6c5276
-#   text hash     51454d6ddd21ca18
+#   content hash  9f18b274cf6dd624
+#   text hash     897445e57ab56e1d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

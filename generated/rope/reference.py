@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5a46a27a2a6c5276
-#   text hash     72d8f307d69a6ab3
+#   content hash  9f18b274cf6dd624
+#   text hash     4afffd7a679ac1c8
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  46bc54da709bd6b7
-#   text hash     ff348be1ab2daa81
+#   content hash  eca20c9655884594
+#   text hash     bedb85588531b381
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

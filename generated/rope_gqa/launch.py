@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  46bc54da709bd6b7
-#   text hash     470a1eb6249ad408
+#   content hash  eca20c9655884594
+#   text hash     1a6bad68a2fb82de
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  46bc54da709bd6b7
-#   text hash     cf739d0c86580855
+#   content hash  eca20c9655884594
+#   text hash     8248f04b3b7f7557
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

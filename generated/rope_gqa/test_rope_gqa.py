@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  46bc54da709bd6b7
-#   text hash     f57d08ac97580e23
+#   content hash  eca20c9655884594
+#   text hash     51cbeb75f1dcbd6f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

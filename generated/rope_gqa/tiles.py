@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  46bc54da709bd6b7
-#   text hash     0e0c82d0f2a2d6e4
+#   content hash  eca20c9655884594
+#   text hash     2bbd234665fdf9db
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

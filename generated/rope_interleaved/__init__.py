@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  609260b5b0a9e1db
-#   text hash     088cebb18642a9ab
+#   content hash  968c9e39c26f55c2
+#   text hash     4fbac0eb6da71794
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  609260b5b0a9e1db
-#   text hash     021961b52fe83095
+#   content hash  968c9e39c26f55c2
+#   text hash     06fd5b4301119913
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

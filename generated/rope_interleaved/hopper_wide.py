@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  609260b5b0a9e1db
-#   text hash     77060cb5a656cd7b
+#   content hash  968c9e39c26f55c2
+#   text hash     d4a67e1c6aefcd3e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

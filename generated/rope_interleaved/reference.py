@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  609260b5b0a9e1db
-#   text hash     73a4859a507ece52
+#   content hash  968c9e39c26f55c2
+#   text hash     ca28b5dda77c16b4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

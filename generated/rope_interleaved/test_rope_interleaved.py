@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  609260b5b0a9e1db
-#   text hash     e5e20927027754a3
+#   content hash  968c9e39c26f55c2
+#   text hash     b8ba4671efc394b8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  deb140c45a0f09eb
-#   text hash     1e41ba4a8c9ad8e2
+#   content hash  0a1fa87165d0b7a4
+#   text hash     f9dde6ec22ebf9c9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

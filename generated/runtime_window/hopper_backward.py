@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f3f5a1bd5e56aedd
-#   text hash     83db6c88b508b583
+#   content hash  3a0fd4b268038165
+#   text hash     ce1d2e7edb3b1b18
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

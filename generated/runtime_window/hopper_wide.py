@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f3f5a1bd5e56aedd
-#   text hash     c9806396a76368c4
+#   content hash  3a0fd4b268038165
+#   text hash     c0c1d9817d3daf62
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

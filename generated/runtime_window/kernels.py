@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f3f5a1bd5e56aedd
-#   text hash     d9652ee744a6c097
+#   content hash  3a0fd4b268038165
+#   text hash     89c55bc4aa41bfe8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

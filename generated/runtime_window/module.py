@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f3f5a1bd5e56aedd
-#   text hash     61b592e19391b5c4
+#   content hash  3a0fd4b268038165
+#   text hash     8f4829356516340a
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

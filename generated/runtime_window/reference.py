@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f3f5a1bd5e56aedd
-#   text hash     08f2ccabdf2e1468
+#   content hash  3a0fd4b268038165
+#   text hash     9957f0dcde337829
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

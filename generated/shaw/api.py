@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  142499511e766f28
-#   text hash     b272e1a2ffd46700
+#   content hash  d3587ed11fc4664f
+#   text hash     f271df7c053e1d68
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  142499511e766f28
-#   text hash     14a4757e0c2b6b16
+#   content hash  d3587ed11fc4664f
+#   text hash     de6cdcbd574861a7
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  142499511e766f28
-#   text hash     16798445a177f113
+#   content hash  d3587ed11fc4664f
+#   text hash     5ec9d7e97f6889a3
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

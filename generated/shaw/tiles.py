@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  142499511e766f28
-#   text hash     efc127c2a8ba1c3d
+#   content hash  d3587ed11fc4664f
+#   text hash     fa9efa2bc706db80
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

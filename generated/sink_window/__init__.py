@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acaf6d2cd575dfc8
-#   text hash     e431e21f8d64ea05
+#   content hash  2420e801eb422b05
+#   text hash     d35f1efd26da2b01
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acaf6d2cd575dfc8
-#   text hash     62fcaab07747d6c1
+#   content hash  2420e801eb422b05
+#   text hash     7517c474580c5ea4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

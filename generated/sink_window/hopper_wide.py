@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acaf6d2cd575dfc8
-#   text hash     0aab645bc48274f1
+#   content hash  2420e801eb422b05
+#   text hash     39fb1e8e56d71dfc
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acaf6d2cd575dfc8
-#   text hash     671924c50b79a0d5
+#   content hash  2420e801eb422b05
+#   text hash     3304d4db77628c08
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acaf6d2cd575dfc8
-#   text hash     71c9520e235160dd
+#   content hash  2420e801eb422b05
+#   text hash     b9a39b793475eeaa
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

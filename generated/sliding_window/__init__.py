@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bb9d29d26200977
-#   text hash     e23f8f171d2b3b90
+#   content hash  10b734e002e7d7a2
+#   text hash     9253ddbc575e2052
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bb9d29d26200977
-#   text hash     73fed9dbd8afaa96
+#   content hash  10b734e002e7d7a2
+#   text hash     105f05190bfed9dc
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

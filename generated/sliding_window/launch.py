@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bb9d29d26200977
-#   text hash     e20c3b9e3768b6ff
+#   content hash  10b734e002e7d7a2
+#   text hash     4ee278823853f6fe
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

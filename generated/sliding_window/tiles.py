@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bb9d29d26200977
-#   text hash     bbec4b5f86a8c40e
+#   content hash  10b734e002e7d7a2
+#   text hash     f364d5bab8a3ea99
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bb9d29d26200977
-#   text hash     5f16fce9c15df1de
+#   content hash  10b734e002e7d7a2
+#   text hash     17b945cd32e40727
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23cd7ace58359abb
-#   text hash     7800f23bd532517c
+#   content hash  bdb9f16e361e03e6
+#   text hash     829b17047132d218
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

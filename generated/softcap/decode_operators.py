@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23cd7ace58359abb
-#   text hash     104d90cb0ddc6445
+#   content hash  bdb9f16e361e03e6
+#   text hash     1bbc1aeed7a3bd8c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23cd7ace58359abb
-#   text hash     28aacc7d79d4fc94
+#   content hash  bdb9f16e361e03e6
+#   text hash     d1e2577592d3d79b
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

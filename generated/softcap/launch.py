@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23cd7ace58359abb
-#   text hash     799940d69dc81c81
+#   content hash  bdb9f16e361e03e6
+#   text hash     95f9c41dc00af7ab
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23cd7ace58359abb
-#   text hash     20c34b1710f324c5
+#   content hash  bdb9f16e361e03e6
+#   text hash     705d43dc051cbda1
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d2c42e76510fc839
-#   text hash     12ddf2bc25147c5d
+#   content hash  8f7d72f3f5336d36
+#   text hash     c6971c8a333c4c17
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -33,6 +33,7 @@ SPLITS_FP32 = {
     512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
 }
 WHOLE = 2**30  # keys of a split that no sequence fills
+CHUNK = 8  # splits that are joined one after the other
 
 
 def split_of(q, k, v, longest, split_size):
@@ -63,6 +64,11 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
     """How many splits of a sequence new tokens may see: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
     return min(seen, runtime.cdiv(max_seqlen_k, keys))
+
+
+def count_chunks(splits, v):
+    """How many chunks of splits are joined at a time, which no bits hang on: no more than 4 warps hold in registers."""
+    return min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 8 if v.shape[-1] <= 128 else 4)
 
 
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
@@ -99,6 +105,7 @@ def attend(
     rows = longest * (q.shape[1] // k.shape[2])
     block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
+    chunks = count_chunks(splits, v)
     cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None)
     runtime.launch(
         cache, kernels.attend_split, (block_m, block_n), split_values,
@@ -115,8 +122,11 @@ def attend(
             tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
             GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), OVERLAP=runtime.overlaps(q.device),
-            num_warps=warps, num_stages=stages,
+            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
+            SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+            BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
+            FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+            num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
@@ -125,8 +135,7 @@ def attend(
         from_shapes=lambda: dict(
             lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest,
             Hq=q.shape[1], splits=splits, split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v),
-            BLOCK_S=8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64, OVERLAP=runtime.overlaps(q.device),
-            num_warps=4, num_stages=2,
+            CHUNK=CHUNK, CHUNKS=chunks, OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
         ),
     )  # fmt: skip
     call.launches[kind] = cache

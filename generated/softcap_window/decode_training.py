@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d2c42e76510fc839
-#   text hash     a13834aa5f73c175
+#   content hash  8f7d72f3f5336d36
+#   text hash     4cc7667ff96150e5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

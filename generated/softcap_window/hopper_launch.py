@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d2c42e76510fc839
-#   text hash     558babac252babcc
+#   content hash  8f7d72f3f5336d36
+#   text hash     5ad840fc9811a91b
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d2c42e76510fc839
-#   text hash     b19d72b07be2a980
+#   content hash  8f7d72f3f5336d36
+#   text hash     e4d4ac5d4ef8042e
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

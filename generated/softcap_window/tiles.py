@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d2c42e76510fc839
-#   text hash     edad34eb8fbd8964
+#   content hash  8f7d72f3f5336d36
+#   text hash     c6536a20df109de8
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d2c42e76510fc839
-#   text hash     13cd71282824b0b6
+#   content hash  8f7d72f3f5336d36
+#   text hash     1859d39eecd89241
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f65ad023d5c71d4
-#   text hash     3123e5492ac61180
+#   content hash  7752a8d3129bd47a
+#   text hash     e22c44a06ea84929
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f65ad023d5c71d4
-#   text hash     ee09835975f0887e
+#   content hash  7752a8d3129bd47a
+#   text hash     bf61bb842fe8e48a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

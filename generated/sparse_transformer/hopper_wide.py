@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f65ad023d5c71d4
-#   text hash     ee9df428523778f6
+#   content hash  7752a8d3129bd47a
+#   text hash     4b0001ce9c70e558
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

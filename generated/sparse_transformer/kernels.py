@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f65ad023d5c71d4
-#   text hash     25e267f63e8128c2
+#   content hash  7752a8d3129bd47a
+#   text hash     d6f0530a7f024e01
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f65ad023d5c71d4
-#   text hash     3e80e5bec4f80324
+#   content hash  7752a8d3129bd47a
+#   text hash     d13f91e44be66f89
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ece05d85d6b4d6c
-#   text hash     3a597eed3e62d143
+#   content hash  5d88c114565d3058
+#   text hash     7d06942a4b3a12b1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ece05d85d6b4d6c
-#   text hash     15ad485bdaa5a5d2
+#   content hash  5d88c114565d3058
+#   text hash     050d39571cfcbde5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ece05d85d6b4d6c
-#   text hash     a0669a54fd6f57c5
+#   content hash  5d88c114565d3058
+#   text hash     2860fbfa20ae5018
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b4a1f4bb76e496d5
-#   text hash     3b1186cf73c6b18e
+#   content hash  d7a61b6823b1cb32
+#   text hash     74033373681d979e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

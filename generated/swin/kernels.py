@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b4a1f4bb76e496d5
-#   text hash     1dcc3baa41b907d7
+#   content hash  d7a61b6823b1cb32
+#   text hash     0d001ae40f1f13ec
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b4a1f4bb76e496d5
-#   text hash     ae5cefbcb21c1172
+#   content hash  d7a61b6823b1cb32
+#   text hash     2ee03564913ce6bb
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b4a1f4bb76e496d5
-#   text hash     e7f0692be4c5380a
+#   content hash  d7a61b6823b1cb32
+#   text hash     f91a9558e0457d2b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

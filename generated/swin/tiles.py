@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b4a1f4bb76e496d5
-#   text hash     46e78151c730d5fc
+#   content hash  d7a61b6823b1cb32
+#   text hash     3a028c30026c8dce
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6ade7d444a6b1db2
-#   text hash     36d39472c9dd5814
+#   content hash  ac12180aa0ac5b89
+#   text hash     b229e2b9a2fa7340
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

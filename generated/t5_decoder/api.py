@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6ade7d444a6b1db2
-#   text hash     1ea3e07dc1398848
+#   content hash  ac12180aa0ac5b89
+#   text hash     9173718d3e680dac
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

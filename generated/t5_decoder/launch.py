@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6ade7d444a6b1db2
-#   text hash     45165fc16fedc95a
+#   content hash  ac12180aa0ac5b89
+#   text hash     fd27b22f8b9b2c49
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

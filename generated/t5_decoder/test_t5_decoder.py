@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6ade7d444a6b1db2
-#   text hash     a49ca513c2bac7e6
+#   content hash  ac12180aa0ac5b89
+#   text hash     d7bd781ba7ecf841
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

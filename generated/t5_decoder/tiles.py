@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6ade7d444a6b1db2
-#   text hash     4754253ba085f71b
+#   content hash  ac12180aa0ac5b89
+#   text hash     1833da57faee6b69
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d450c830c7fb182f
-#   text hash     a04b0aac7315d434
+#   content hash  3755623f9e15c448
+#   text hash     47922f496e4e2d84
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d450c830c7fb182f
-#   text hash     d8bbc3e2840d62e8
+#   content hash  3755623f9e15c448
+#   text hash     f51068c6fe53cc12
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d450c830c7fb182f
-#   text hash     6a21a7b9b4bea158
+#   content hash  3755623f9e15c448
+#   text hash     2372418b2eafe61c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

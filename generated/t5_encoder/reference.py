@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d450c830c7fb182f
-#   text hash     146d2f15e4c2dc90
+#   content hash  3755623f9e15c448
+#   text hash     f1a18d18ae57b44e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

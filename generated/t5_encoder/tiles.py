@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d450c830c7fb182f
-#   text hash     c60f13de454595ed
+#   content hash  3755623f9e15c448
+#   text hash     32e0ab8647830836
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

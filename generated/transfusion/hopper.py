@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1303ec6ed740eeae
-#   text hash     815f4addce2c337b
+#   content hash  1b152d4e75280f41
+#   text hash     9b54afabe76a5442
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

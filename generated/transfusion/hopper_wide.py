@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1303ec6ed740eeae
-#   text hash     fe39dda96498d077
+#   content hash  1b152d4e75280f41
+#   text hash     c85e0463f4c49528
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1303ec6ed740eeae
-#   text hash     3720d01a83a86430
+#   content hash  1b152d4e75280f41
+#   text hash     6c3c74d803e22110
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

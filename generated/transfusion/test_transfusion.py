@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1303ec6ed740eeae
-#   text hash     07dc419e9432d3c6
+#   content hash  1b152d4e75280f41
+#   text hash     eeee90d4172994d1
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

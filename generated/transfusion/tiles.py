@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1303ec6ed740eeae
-#   text hash     ceffa0ad9931cf7e
+#   content hash  1b152d4e75280f41
+#   text hash     e262bbfb43cb8528
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  815115dcc0a29a2d
-#   text hash     f8b9047ad46bfd56
+#   content hash  c1ce433fe73dc7fb
+#   text hash     dcb1e857d1370666
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

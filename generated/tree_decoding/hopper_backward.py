@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  815115dcc0a29a2d
-#   text hash     e4e5c79a9a5bd0d0
+#   content hash  c1ce433fe73dc7fb
+#   text hash     e099844b6c2f0e1f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

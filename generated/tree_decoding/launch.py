@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  815115dcc0a29a2d
-#   text hash     1c4efcd2154421f7
+#   content hash  c1ce433fe73dc7fb
+#   text hash     ccd8b74e4dd8e53f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

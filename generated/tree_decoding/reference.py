@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  815115dcc0a29a2d
-#   text hash     c802f8d81b42d752
+#   content hash  c1ce433fe73dc7fb
+#   text hash     8278c13990134d48
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  815115dcc0a29a2d
-#   text hash     ffd8d81cf1c688f3
+#   content hash  c1ce433fe73dc7fb
+#   text hash     b8d0914b4ad363db
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -489,3 +489,14 @@ def test_offsets_pass_32_bits() -> None:
     decoding.append(s.k[0], s.v[0], k, v, slots)
     out = decoding.attend_with_cache(s.q[0], k, v, s.seq_lens, page_table=table)
     assert torch.equal(out, decoding.attend_with_cache(s.q[0], s.k[0][None], s.v[0][None], s.seq_lens))
+
+
+def test_rows_of_a_tile_pass_32_bits() -> None:
+    s = Sequences([130], [1], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
+    attend, stride = load("causal").decode.attend_with_cache, 2**25
+    far = torch.empty(130 * stride, device="cuda", dtype=torch.bfloat16)
+    k, v = (far.as_strided((1, 130, KV_HEADS, 128), (0, stride, 128, 1), i * KV_HEADS * 128) for i in range(2))
+    k.copy_(s.k[0])
+    v.copy_(s.v[0])
+    out = attend(s.q[0], k, v, s.seq_lens)
+    assert torch.equal(out, attend(s.q[0], s.k[0][None], s.v[0][None], s.seq_lens))

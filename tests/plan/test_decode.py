@@ -384,8 +384,10 @@ def test_splits_outside_a_window_are_not_started(
     variant: Callable[[str], ModuleType], name: str, new: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bits are those of a call that starts all of them."""
-    s, decoding = Sequences([1100, 5, 129], [new] * 3, heads=2, kv_heads=1), variant(name).decode
-    q, (k, v) = torch.stack(s.q), torch.full((2, 3, 1100, 1, 16), math.nan)
+    # two windows begin in a chunk of eight splits and end in the next
+    lengths = [1100, 5, 129, 1029, 517]
+    s, decoding = Sequences(lengths, [new] * 5, heads=2, kv_heads=1), variant(name).decode
+    q, (k, v) = torch.stack(s.q), torch.full((2, 5, 1100, 1, 16), math.nan)
     for b, n in enumerate(s.lengths):
         k[b, :n], v[b, :n] = s.k[b], s.v[b]
     given, alone = VARIANTS[name].given(s, Cache(s, paged=False), False)
@@ -394,7 +396,7 @@ def test_splits_outside_a_window_are_not_started(
         size = decoding.workspace_size(q, k, v, max_seqlen_q=new, max_seqlen_k=1100, **sized)
         old = torch.full((size,), math.nan)
         # parts of all rows, each with an LSE
-        return size // (3 * new * 2 * 17), decoding.attend_with_cache(
+        return size // (5 * new * 2 * 17), decoding.attend_with_cache(
             q, k, v, s.seq_lens, return_lse=True, workspace=old, **given
         )
 
@@ -614,6 +616,21 @@ def test_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> No
     wanted, wanted_lse = expected(variant("plain"), s)
     for x, y in zip((*out, *lse), (*wanted, *wanted_lse), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
+
+
+def test_rows_of_a_tile_may_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
+    """Offsets within a tile have 32 bits where they can."""
+    decoding, n, stride = variant("plain").decode, 33, 2**31 // 31 + 1
+    k, v = torch.randn(2, 1, n, 1, 16).to(torch.float8_e4m3fn)
+    # most of it is never touched
+    far = torch.empty(n * stride, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    far_k, far_v = (far.as_strided(k.shape, (0, stride, 16, 1), 16 * i) for i in range(2))
+    far_k.copy_(k)
+    far_v.copy_(v)
+    given = {"q": torch.randn(1, 4, 16).half(), "seq_lens": torch.tensor([n], dtype=torch.int32)}
+    given |= {"k_scale": torch.tensor(1.0), "v_scale": torch.tensor(1.0)}
+    out = decoding.attend_with_cache(k_cache=far_k, v_cache=far_v, **given)
+    assert torch.equal(out, decoding.attend_with_cache(k_cache=k, v_cache=v, **given))
 
 
 def test_scales_stand_beside_caches_of_float8_alone(variant: Callable[[str], ModuleType]) -> None:

@@ -112,7 +112,7 @@ class Cases(NamedTuple):
         told = {
             "attend_split": {"GROUP": 128 if self.planned.spec.latent else 4},
             "append_rows": {"BLOCK_D": _power_of_2(self.head_dim)},
-            "join_splits": {"BLOCK_S": 8 if self.head_dim > 256 else 16 if tile.block_m > 16 else 64},
+            "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": splits.chunks(64, self.v_dim)},
         }
         return case._replace(
             signature=case.signature | dict.fromkeys(scales, "constexpr"),
@@ -192,6 +192,11 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": v_columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     known |= {"PAGE": 16, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False, "V_IN_K": True}
+    known |= {
+        "SUMS": min(8 * tile.num_warps, tile.block_n) if tile.block_m == 16 else 8,
+        "BY_HEAD": False,
+        "FAR": False,
+    }
     constants = known | {"PRECISION": "ieee", "RESET": float("-inf"), "MAKES": "dk" if max(dims) > 256 else None}
     signature = {}
     for p in kernel.parameters:

@@ -32,11 +32,11 @@ def in_units(a: Analysis) -> tuple[Block, ...]:
     return unit, largest, tile, Branch(_BEHIND, (Statement("q_rest", "in_units(q_rest, q_unit)"),))
 
 
-def scored(a: Analysis) -> tuple[Block, ...]:
-    """The statements by which a step adds the products of the columns behind to its scores."""
+def scored(a: Analysis, there: str) -> tuple[Block, ...]:
+    """The statements by which a step adds the products of the columns behind to its scores; `there` masks keys."""
     if not a.spec.latent:
         return ()
-    load = "load_places(k_ptr + BLOCK_D, k_place, inside, D - BLOCK_D, REST).to(q_rest.dtype)"
+    load = f"load_places(k_ptr + BLOCK_D, k_place, {there}, D - BLOCK_D, REST).to(q_rest.dtype)"
     product = f"tl.dot(q_rest, k_rest.T, input_precision=PRECISION){a.scaling}"
     total = f"tl.fma({product}, 1.0, score)"
     return (
@@ -53,7 +53,7 @@ def scored(a: Analysis) -> tuple[Block, ...]:
 
 def values(a: Analysis) -> tuple[Block, ...]:
     """The statements that load a tile of values; columns of keys are there already."""
-    load = Statement("v_tile", "load_places(v_ptr, v_place, inside, DV, BLOCK_DV).to(q_tile.dtype)")
+    load = Statement("v_tile", "load_places(v_ptr, v_place, there, DV, BLOCK_DV).to(q_tile.dtype)")
     return (Branch("V_IN_K", (Statement("v_tile", "k_tile"),), (load,)),) if a.spec.latent else (load,)
 
 

@@ -348,9 +348,18 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "q_rest, k_rest", "columns behind the tiles' BLOCK_D, REST of them; there are none unless D is above 512"
     yield "REST", "how many columns those have, with padding"
     yield "V_IN_K", "whether v is the first columns of k, so that a tile of keys is one of values too"
-    yield "q_unit", "powers of 2 that rows of q are divided by where float16 takes the place of bfloat16; else None"
+    yield (
+        "q_unit",
+        "factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by, times a scale BY_HEAD",
+    )
+    yield "key, APART", "keys of a tile, counted from its first; whether each has a page of its own"
+    yield "there", "which of them are loaded; None: all"
+    yield "SUMS", "partial sums of each row's weights"
+    yield "BY_HEAD", "whether float8 has one scale for all keys of a head"
+    yield "FAR", "whether rows of a tile may stand 2**31 numbers apart"
     yield "mass", "weights that keys get, summed over the new tokens"
-    yield "BLOCK_S", "splits that are joined at a time"
+    yield "CHUNK", "splits that are added up one after the other"
+    yield "CHUNKS, BLOCK_S", "chunks that are loaded at a time, and the splits in them"
     yield "BLOCK_H", "the power of 2 that holds the key heads"
     yield "MEASURED", "whether the scales of float8 are worked out here, and stored"
     yield "OVERLAP", "whether a kernel starts while the one before it ends"

@@ -11,18 +11,23 @@ _DRAWN = "seed is not None"  # whether the call drops any weights
 
 
 def start(
-    spec: Spec, full: str = "tl.full", rows: str = "BLOCK_M", layouts: tuple[str, str] = ("", "")
+    spec: Spec,
+    full: str = "tl.full",
+    rows: str = "BLOCK_M",
+    layouts: tuple[str, str] = ("", ""),
+    sums: str = "8",
 ) -> tuple[Block, ...]:
     """The statements that make the running maximum `m` and the partial sums `l` of rows that have seen no key.
 
-    `full` makes a tile of one value, of so many `rows`; `layouts` end its arguments, for `m` and for `l`.
+    `full` makes a tile of one value, of so many `rows`; `layouts` end its arguments, for `m` and for `l`; rows of `l`
+    have so many partial `sums`.
     """
     of_rows, of_sums = (f", {layout}" if layout else "" for layout in layouts)
 
     def made(largest: str, total: str) -> tuple[Statement, Statement]:
         return (
             Statement("m", f"{full}([{rows}], {largest}, tl.float32{of_rows})", shape=f"[{rows}]"),
-            Statement("l", f"{full}([{rows}, 8], {total}, tl.float32{of_sums})", shape=f"[{rows}, 8]"),
+            Statement("l", f"{full}([{rows}, {sums}], {total}, tl.float32{of_sums})", shape=f"[{rows}, {sums}]"),
         )
 
     if not spec.sink:

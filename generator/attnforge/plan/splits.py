@@ -48,10 +48,20 @@ _LATENT: Table = {
 ON_HOPPER = (64, 64, 2, 1024)
 LEAST_ROWS = 64
 
+CHUNK = 8  # splits that are joined one after the other
+
 
 def table(latent: bool) -> Table:
     """The tiles and splits of a spec that says `latent` or does not."""
     return {kind: sizes | (_LATENT[kind] if latent else {}) for kind, sizes in _TABLE.items()}
+
+
+def chunks(splits: int, width: int) -> int:
+    """How many chunks of so many splits are joined at a time; generated code has the same rule.
+
+    As many as there are, but no more than 4 warps hold in registers.
+    """
+    return min(1 << (-(-splits // CHUNK) - 1).bit_length(), 8 if width <= 128 else 4)
 
 
 def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:

@@ -17,9 +17,9 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
-from ..splits import Table, table
-from ..statements import Block, Branch, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
-from . import decode_sums
+from ..splits import CHUNK, Table, table
+from ..statements import Block, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
+from . import decode_join, decode_sums
 
 _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
@@ -35,6 +35,7 @@ _SIZES = (
     *(Parameter(name, "i32", name, own=True) for name in ("reach", "first_keys")),
 )
 _OVERLAP = Parameter("OVERLAP", "constexpr", "runtime.overlaps(q.device)")
+_BY_HEAD = "k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1"
 _COUNTS = {
     "B": "seq_lens.shape[0]",
     "T": "q.shape[0]",
@@ -69,6 +70,11 @@ class Decode:
     def splits(self) -> Table:
         """Tiles and splits by head size."""
         return table(self.spec.latent)
+
+    @property
+    def chunk(self) -> int:
+        """Splits that are joined one after the other."""
+        return CHUNK
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
@@ -125,6 +131,7 @@ class Decode:
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
             *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
+            *jitted("decode/functions", "find_rows", "sum_by_thread", "sum_pairs"),
         )
         if not self.spec.rope:
             return found
@@ -137,7 +144,7 @@ class Decode:
         found = names(*(line for block in (*blocks, self.span.body) for line in lines(block)))
         own = {function.defines for function in self.functions}
         turning = {"rotated"} if self.spec.rope else set()
-        return tuple(sorted(found & self.known - own | turning | {"LOG2E", "add_product", "partial_row_sums"}))
+        return tuple(sorted(found & self.known - own | turning | {"LOG2E", "add_product"}))
 
     @cached_property
     def span(self) -> KeySpan:
@@ -153,13 +160,13 @@ class Decode:
         results = ("acc", "m", "l", "page")
         own = (*results, "q_tile", *cached_latent.names(self.analysis, "q_rest"), "k_start", *_OPTIONAL)
         scales = (f"{x}_scale_stride_{axis}" for x in "kv" for axis in ("page", "token"))
-        strides = (*(parameter.name for x in "kv" for parameter in _cache(x)), *scales)
+        strides = (*(f"{x}_stride_{axis}" for x in "kv" for axis in ("page", "token")), *scales)
         read = reads((*terms.score, *terms.keep, *loads))
-        walked = ("k_ptr", "v_ptr", "kv_h", "k_begin", "lo", "hi", *(x for x in ("b", "k_len") if x in read), *strides)
+        walked = ("k_ptr", "v_ptr", "k_begin", "lo", "hi", *(x for x in ("b", "k_len") if x in read), *strides)
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(read, known))
         behind = cached_latent.names(self.analysis, "REST", "V_IN_K")
-        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION")
+        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION", "SUMS", "FAR")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)
 
     @cached_property
@@ -193,6 +200,9 @@ class Decode:
                 *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "REST"),
                 *((cached_latent.V_IN_K,) if self.spec.latent else ()),
                 *p.constants("PRECISION"),
+                Parameter("SUMS", "constexpr", "min(8 * warps, block_n) if block_m == 16 else 8"),
+                Parameter("BY_HEAD", "constexpr", _BY_HEAD),
+                Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
                 _OVERLAP,
             ),
             "decode/split.jinja",
@@ -201,7 +211,7 @@ class Decode:
             {
                 "step_enter": self.step.unpacked,
                 "scored": (*terms.loads("step"), *terms.score),
-                "behind": cached_latent.scored(self.analysis),
+                "behind": cached_latent.scored(self.analysis, "there"),
                 "values": cached_latent.values(self.analysis),
                 "units": cached_latent.in_units(self.analysis),
                 "masked": (*terms.loads("mask"), *terms.keep),
@@ -209,7 +219,7 @@ class Decode:
                 "sequence": (PAGED.sequence(), PAGED.first_key()),
                 "rows": needed((*rows(), *loaded), read),
                 "queries": self._queries,
-                "start": softmax.start(_without_sink(self.spec)),
+                "start": softmax.start(_without_sink(self.spec), sums="SUMS"),
                 "visit": self._visit,
             },
         )
@@ -270,37 +280,7 @@ class Decode:
     @cached_property
     def join(self) -> Kernel:
         """The kernel that joins the parts of a row."""
-        p = self.shared
-        start: tuple[Block, ...] = (
-            Statement("m", 'tl.full([], float("-inf"), tl.float32)'),
-            Statement("l", "tl.full([], 0.0, tl.float32)"),
-        )
-        if self.spec.sink:
-            joined = (
-                Comment("once, here: no split has seen it"),
-                Statement("m", "tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32) * LOG2E"),
-                Statement("l", 'tl.where(m == float("-inf"), 0.0, 1.0)'),
-            )
-            start = (*start, Branch("sinks_ptr is not None", joined))
-        return Kernel(
-            "join_splits",
-            (
-                Parameter("parts_ptr", "*fp32", "parts"),
-                *_SEQUENCES,
-                Parameter("out_ptr", "*T", "out", written=True),
-                Parameter("lse_ptr", "*fp32", "lse", written=True),
-                *p.sunk(),
-                Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),
-                Parameter("lse_stride_head", "i32", "lse_strides[1]"),
-                *_SIZES,
-                *p.constants("DV", "BLOCK_DV"),
-                Parameter("BLOCK_S", "constexpr", "8 if v.shape[-1] > 256 else 16 if block_m > 16 else 64"),
-                _OVERLAP,
-            ),
-            "decode/join.jinja",
-            "(longest, q.shape[1], sequences)",
-            blocks={"sequence": (PAGED.sequence(),), "start": start},
-        )
+        return decode_join.build(self.shared, _SEQUENCES, _SIZES, _OVERLAP)
 
     @cached_property
     def append(self) -> Kernel:

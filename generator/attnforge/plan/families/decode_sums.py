@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import positions
+from .. import cached_latent, positions
 from ..analysis import Analysis
 from ..cached_range import SPAN, KeySpan
 from ..cached_terms import CachedTerms
@@ -11,7 +11,10 @@ from ..parameters import Kernel, Parameter
 from ..statements import Block, Statement, names, needed, reads
 
 # what `attend_split` takes for values, parts of the result and splits
-_NEEDLESS = ("v_", "parts_ptr", "splits", "split_size", "reach", "first_keys", "DV", "BLOCK_DV", "V_IN_K", "OVERLAP")
+_NEEDLESS = (
+    *("v_", "parts_ptr", "splits", "split_size", "reach", "first_keys"),
+    *("DV", "BLOCK_DV", "V_IN_K", "SUMS", "BY_HEAD", "FAR", "OVERLAP"),
+)
 
 
 def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) -> Kernel | None:
@@ -20,9 +23,10 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
         return None
     found: tuple[Block, ...] = (Statement(", ".join(SPAN), span.call),)
     loaded = (*analysis.scaled, *terms.loads("program"))
+    behind = cached_latent.scored(analysis, "inside")
     rows = (Statement(positions.BEGIN, "k_len - q_len"), *_rows(), *loaded)
     used = (*split.blocks["queries"], *found, *split.blocks["scored"], *split.blocks["masked"])
-    read = {"place", "h", "own_row"} | names(analysis.scale_log2) | reads((*used, *split.blocks["behind"]))
+    read = {"place", "h", "own_row"} | names(analysis.scale_log2) | reads((*used, *behind))
     return Kernel(
         "sum_weights",
         (
@@ -35,7 +39,8 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan) 
         "decode/sums.jinja",
         "(k.shape[2] * runtime.cdiv(rows // longest, block_m) * runtime.cdiv(max_seqlen_k, block_n), sequences)",
         blocks={
-            **{name: split.blocks[name] for name in ("queries", "units", "behind", "scored", "masked")},
+            **{name: split.blocks[name] for name in ("queries", "units", "scored", "masked")},
+            "behind": behind,
             "sequence": (PAGED.sequence(), PAGED.first_key()),
             "rows": needed(rows, read),
             "span": found,

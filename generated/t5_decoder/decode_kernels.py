@@ -2,7 +2,7 @@
 #
 #   made from     specs/t5_decoder.yaml
 #   content hash  b7d09f831b03febd
-#   text hash     a8ec61bd60955180
+#   text hash     309b0ccdda426d80
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -84,7 +84,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .kernels import LOG2E, add_product, moved, whole_floor, within
+from .kernels import LOG2E, add_product, whole_floor, within
 
 INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
@@ -258,14 +258,16 @@ def attend(
         score = score * tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)[None, :]
     if q_unit is not None:
         score = score * q_unit[:, None]
-    # [BLOCK_M, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     in_rel_bias_at_entry = within(
         tl.where(
             q_pos[:, None] - k_pos[None, :] < 16,
             tl.maximum(q_pos[:, None] - k_pos[None, :], 0),
             tl.minimum(
-                31, 16 + whole_floor(tl.log(tl.maximum(q_at - k_at, 1.0) / 16) / 2.0794415416798357 * 16 + 1e-05)
+                31,
+                16
+                + whole_floor(
+                    tl.log(tl.maximum(q_pos[:, None] - k_pos[None, :], 1) / 16) / 2.0794415416798357 * 16 + 1e-05
+                ),
             ),
         ),
         32,

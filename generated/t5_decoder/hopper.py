@@ -2,7 +2,7 @@
 #
 #   made from     specs/t5_decoder.yaml
 #   content hash  b7d09f831b03febd
-#   text hash     bd07a8c21fde29c5
+#   text hash     4480b946622075e8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, key_tiles, moved, partial_row_sums, whole_floor, within
+from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums, whole_floor, within
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -196,14 +196,16 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
-    # [64, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     in_rel_bias_at_entry = within(
         tl.where(
             q_pos[:, None] - k_pos[None, :] < 16,
             tl.maximum(q_pos[:, None] - k_pos[None, :], 0),
             tl.minimum(
-                31, 16 + whole_floor(tl.log(tl.maximum(q_at - k_at, 1.0) / 16) / 2.0794415416798357 * 16 + 1e-05)
+                31,
+                16
+                + whole_floor(
+                    tl.log(tl.maximum(q_pos[:, None] - k_pos[None, :], 1) / 16) / 2.0794415416798357 * 16 + 1e-05
+                ),
             ),
         ),
         32,

@@ -2,7 +2,7 @@
 #
 #   made from     specs/t5_decoder.yaml
 #   content hash  b7d09f831b03febd
-#   text hash     6cc4f3404a6aaee3
+#   text hash     2b5d845fc519be42
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 
@@ -86,7 +86,6 @@ Symbols
                             call tells another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
-    q_at, k_at              the same in float32, both less as much: what distances are made of
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
@@ -120,17 +119,6 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def moved(x, y, first):
-    """Positions, x down a tile and y across it from the first on, in float32, both less as much.
-
-    Differences are exact below 2**24. A thread has two neighbours of every eight columns: x takes over where they
-    begin, so that the compiler knows y.
-    """
-    place = y - first
-    return (x - first - (place & 6)).to(tl.float32), (place & ~6).to(tl.float32)
 
 
 @triton.jit
@@ -286,14 +274,16 @@ def attend(
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    # [BLOCK_M, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     in_rel_bias_at_entry = within(
         tl.where(
             q_pos[:, None] - k_pos[None, :] < 16,
             tl.maximum(q_pos[:, None] - k_pos[None, :], 0),
             tl.minimum(
-                31, 16 + whole_floor(tl.log(tl.maximum(q_at - k_at, 1.0) / 16) / 2.0794415416798357 * 16 + 1e-05)
+                31,
+                16
+                + whole_floor(
+                    tl.log(tl.maximum(q_pos[:, None] - k_pos[None, :], 1) / 16) / 2.0794415416798357 * 16 + 1e-05
+                ),
             ),
         ),
         32,
@@ -384,7 +374,6 @@ def accumulate_dkdv(
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
     q_begin, scale, k_pos, in_rel_bias_base, in_rel_bias_stride_entry = terms
-    q_first = q_start + q_begin
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -393,14 +382,16 @@ def accumulate_dkdv(
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    # [BLOCK_N, BLOCK_M], [1, BLOCK_M]
-    k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
     in_rel_bias_at_entry = within(
         tl.where(
             q_pos[None, :] - k_pos[:, None] < 16,
             tl.maximum(q_pos[None, :] - k_pos[:, None], 0),
             tl.minimum(
-                31, 16 + whole_floor(tl.log(tl.maximum(q_at - k_at, 1.0) / 16) / 2.0794415416798357 * 16 + 1e-05)
+                31,
+                16
+                + whole_floor(
+                    tl.log(tl.maximum(q_pos[None, :] - k_pos[:, None], 1) / 16) / 2.0794415416798357 * 16 + 1e-05
+                ),
             ),
         ),
         32,
@@ -503,14 +494,16 @@ def accumulate_dq(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    # [BLOCK_M, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     in_rel_bias_at_entry = within(
         tl.where(
             q_pos[:, None] - k_pos[None, :] < 16,
             tl.maximum(q_pos[:, None] - k_pos[None, :], 0),
             tl.minimum(
-                31, 16 + whole_floor(tl.log(tl.maximum(q_at - k_at, 1.0) / 16) / 2.0794415416798357 * 16 + 1e-05)
+                31,
+                16
+                + whole_floor(
+                    tl.log(tl.maximum(q_pos[:, None] - k_pos[None, :], 1) / 16) / 2.0794415416798357 * 16 + 1e-05
+                ),
             ),
         ),
         32,

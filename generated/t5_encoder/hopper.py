@@ -2,7 +2,7 @@
 #
 #   made from     specs/t5_encoder.yaml
 #   content hash  47c4186c8dc8556c
-#   text hash     bd0439cc8143d034
+#   text hash     2277da8b499ca725
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, key_tiles, moved, partial_row_sums, whole_floor, within
+from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums, whole_floor, within
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -196,14 +196,14 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
-    # [64, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     in_rel_bias_at_entry = within(
         tl.where(k_pos[None, :] > q_pos[:, None], 16, 0)
         + tl.where(
             tl.abs(q_pos[:, None] - k_pos[None, :]) < 8,
             tl.abs(q_pos[:, None] - k_pos[None, :]),
-            tl.minimum(15, 8 + whole_floor(tl.log(tl.abs(q_at - k_at) / 8) / 2.772588722239781 * 8 + 1e-05)),
+            tl.minimum(
+                15, 8 + whole_floor(tl.log(tl.abs(q_pos[:, None] - k_pos[None, :]) / 8) / 2.772588722239781 * 8 + 1e-05)
+            ),
         ),
         32,
     )

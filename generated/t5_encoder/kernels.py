@@ -2,7 +2,7 @@
 #
 #   made from     specs/t5_encoder.yaml
 #   content hash  47c4186c8dc8556c
-#   text hash     d35ef1b2871664bd
+#   text hash     48a8eec8ab17f497
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 
@@ -86,8 +86,6 @@ Symbols
                             call tells another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
-    q_at, k_at              the same in float32, both less as much: what distances are made of
-    q_first                 first position of a tile of queries
     first, last             tiles in [first, last) show something to the program's own tile
     full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
     mixed                   whether a step applies the mask
@@ -117,17 +115,6 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def moved(x, y, first):
-    """Positions, x down a tile and y across it from the first on, in float32, both less as much.
-
-    Differences are exact below 2**24. A thread has two neighbours of every eight columns: x takes over where they
-    begin, so that the compiler knows y.
-    """
-    place = y - first
-    return (x - first - (place & 6)).to(tl.float32), (place & ~6).to(tl.float32)
 
 
 @triton.jit
@@ -283,14 +270,14 @@ def attend(
     # [BLOCK_N, BLOCK_D]
     k_tile = load_tile(k_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    # [BLOCK_M, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     in_rel_bias_at_entry = within(
         tl.where(k_pos[None, :] > q_pos[:, None], 16, 0)
         + tl.where(
             tl.abs(q_pos[:, None] - k_pos[None, :]) < 8,
             tl.abs(q_pos[:, None] - k_pos[None, :]),
-            tl.minimum(15, 8 + whole_floor(tl.log(tl.abs(q_at - k_at) / 8) / 2.772588722239781 * 8 + 1e-05)),
+            tl.minimum(
+                15, 8 + whole_floor(tl.log(tl.abs(q_pos[:, None] - k_pos[None, :]) / 8) / 2.772588722239781 * 8 + 1e-05)
+            ),
         ),
         32,
     )
@@ -376,7 +363,6 @@ def accumulate_dkdv(
     """Accumulate dK and dV of a tile of keys over one tile of queries."""
     q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len = queries
     q_begin, scale, k_pos, in_rel_bias_base, in_rel_bias_stride_entry = terms
-    q_first = q_start + q_begin
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -385,14 +371,14 @@ def accumulate_dkdv(
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    # [BLOCK_N, BLOCK_M], [1, BLOCK_M]
-    k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
     in_rel_bias_at_entry = within(
         tl.where(k_pos[:, None] > q_pos[None, :], 16, 0)
         + tl.where(
             tl.abs(q_pos[None, :] - k_pos[:, None]) < 8,
             tl.abs(q_pos[None, :] - k_pos[:, None]),
-            tl.minimum(15, 8 + whole_floor(tl.log(tl.abs(q_at - k_at) / 8) / 2.772588722239781 * 8 + 1e-05)),
+            tl.minimum(
+                15, 8 + whole_floor(tl.log(tl.abs(q_pos[None, :] - k_pos[:, None]) / 8) / 2.772588722239781 * 8 + 1e-05)
+            ),
         ),
         32,
     )
@@ -490,14 +476,14 @@ def accumulate_dq(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    # [BLOCK_M, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     in_rel_bias_at_entry = within(
         tl.where(k_pos[None, :] > q_pos[:, None], 16, 0)
         + tl.where(
             tl.abs(q_pos[:, None] - k_pos[None, :]) < 8,
             tl.abs(q_pos[:, None] - k_pos[None, :]),
-            tl.minimum(15, 8 + whole_floor(tl.log(tl.abs(q_at - k_at) / 8) / 2.772588722239781 * 8 + 1e-05)),
+            tl.minimum(
+                15, 8 + whole_floor(tl.log(tl.abs(q_pos[:, None] - k_pos[None, :]) / 8) / 2.772588722239781 * 8 + 1e-05)
+            ),
         ),
         32,
     )

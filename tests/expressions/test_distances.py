@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnforge.expressions.distances import as_floats, inside, reads_places
+from attnforge.expressions.distances import as_floats, reads_places
 from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.tree import SCORE, Node, Type
 
@@ -61,7 +61,7 @@ def test_values_and_zeros_are_those_of_whole_numbers(node, q, k):
 @pytest.mark.parametrize("node", MADE, ids=repr)
 def test_only_floats_are_made_of_floats(node):
     assert reads_places(as_floats(times_slope(node)))
-    assert not reads_places(inside(node))
+    assert not reads_places(as_floats(Node("input", (node,), "table")))
     assert not reads_places(as_floats(of("<", node, number(5), kind="bool")))
     assert reads_places(as_floats(of("<", node, SCORE, kind="bool")))
 
@@ -85,10 +85,3 @@ def test_only_floats_are_made_of_floats(node):
 )
 def test_what_floats_might_round_or_do_not_make_faster_stays_whole(node):
     assert as_floats(node) == node
-
-
-def test_an_index_keeps_its_whole_numbers_but_for_those_in_its_floats():
-    bucket = of("floor", of("/", of("max", APART, number(1)), number(16), kind="float"))
-    found = inside(of("min", APART, bucket))
-    assert found.args[0] == APART and found.type == "int"
-    assert reads_places(found.args[1])

@@ -21,7 +21,7 @@ _SMALL = 2**23  # the sum of such a number and of a distance is exact
 def as_floats(node: Node) -> Node:
     """An expression that a float is made of, with floats in place of all distances that floats are made of."""
     found = _rounded(node) if node.type == "int" else None
-    return found or inside(node)
+    return found or _inside(node)
 
 
 def reads_places(node: Node) -> bool:
@@ -29,12 +29,12 @@ def reads_places(node: Node) -> bool:
     return any(n in PLACES.values() for n in node.walk())
 
 
-def inside(node: Node) -> Node:
-    """The same of an expression that stays what it is, as an index stays a whole number."""
+def _inside(node: Node) -> Node:
+    """The same of an expression that stays what it is."""
     if node.op == "input" or not node.args:
         return node
     real = node.type == "float" or (node.op in _COMPARISONS and any(arg.type == "float" for arg in node.args))
-    args = (as_floats(arg) if real or arg.type != "int" else inside(arg) for arg in node.args)
+    args = (as_floats(arg) if real or arg.type != "int" else _inside(arg) for arg in node.args)
     return dataclasses.replace(node, args=tuple(args))
 
 

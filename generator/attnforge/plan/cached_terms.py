@@ -112,7 +112,7 @@ class CachedTerms(KernelTerms):
         count = {"size": str(axis.size), "query": "q_len"}.get(axis.kind, "k_len")
         if axis.kind == "query":
             index = Node("-", (index, FIRST), None, "int")
-        return f"within({self.index_text(access, index)}, {count})"
+        return f"within({self.index_text(index)}, {count})"
 
 
 def _own(axis: Axis, index: Node | None) -> Side | None:

@@ -169,10 +169,7 @@ class KernelInputs:
     def places(self) -> Iterator[Statement]:
         """The statement that makes floats as far apart as positions are, if scores are made of such distances."""
         own = (distances.as_floats(term.score) for term in self.spec.scores)
-        by: set[Place] = {("score", i) for i, node in enumerate(own) if distances.reads_places(node)}
-        for access in self._scored:
-            if any(distances.reads_places(self._in_index(access, node)) for node in access.index):
-                by |= {place for place in self.readers(access) if place[0] == "score"}
+        by: list[Place] = [("score", i) for i, node in enumerate(own) if distances.reads_places(node)]
         if by:
             yield from serving(by, (positions.as_floats(self.down),))
 
@@ -320,16 +317,11 @@ class KernelInputs:
             node = written.pop(0)
             if axis.kind == "query":
                 node = Node("-", (node, positions.FIRST), None, "int")
-            yield self.index_text(access, node)
+            yield self.index_text(node)
 
-    def index_text(self, access: Access, node: Node) -> str:
-        """Text of an index that an access is written with."""
-        return self.text(whole_numbers.shortened(self._in_index(access, node), self.limits))
-
-    def _in_index(self, access: Access, node: Node) -> Node:
-        """An index of an access, with distances as floats where steps have them anyway."""
-        node = self.beside_tiles(node)
-        return distances.inside(node) if access in self._scored else node
+    def index_text(self, node: Node) -> str:
+        """Text of an index: it keeps distances as whole numbers, of which floats would be a second copy."""
+        return self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, access: Access, stride: str) -> str:
         """The name of an access's place along the axis of a stride."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b5ca80c7081f9147
-#   text hash     8f93b3822dcdb297
+#   content hash  01b27a1174c5fa2a
+#   text hash     a9a5977f66e75a4c
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, moved, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -196,7 +196,9 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
-    score = score - in_slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
+    # [64, BLOCK_N], [1, BLOCK_N]
+    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
+    score = score - in_slopes * tl.abs(q_at - k_at)  # alibi
     if mixed:
         keep = k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76c25e3335100364
-#   text hash     63fbd132538cc099
+#   content hash  3214a28085642141
+#   text hash     f878a7ac50bbf5b5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -84,7 +84,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .kernels import LOG2E, add_product, in_slopes_default
+from .kernels import LOG2E, add_product, in_slopes_default, moved
 
 INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
@@ -258,7 +258,9 @@ def attend(
         score = score * tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)[None, :]
     if q_unit is not None:
         score = score * q_unit[:, None]
-    score = score - in_slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
+    # [BLOCK_M, BLOCK_N], [1, BLOCK_N]
+    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
+    score = score - in_slopes * tl.abs(q_at - k_at)  # alibi
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV).to(q_tile.dtype)
     score = score * LOG2E

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     d7ad731446906c3a
+#   content hash  988c894366c1f07b
+#   text hash     b23a692d744cc26c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     7eb400cc3c221abf
+#   content hash  988c894366c1f07b
+#   text hash     90262703e4e2ce30
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5aff7c12dabca668
-#   text hash     5fac9adbbf9ada9e
+#   content hash  84708473dd25987d
+#   text hash     0cb5c502ab0ac369
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

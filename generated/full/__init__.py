@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     df03bfc13969934a
+#   content hash  353447855c0d37a8
+#   text hash     b0a9dc782c9d3fae
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     e5082cbaff91e73d
+#   content hash  353447855c0d37a8
+#   text hash     19393d8baf96898a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cde852aaa95dafdc
-#   text hash     1ac0c0333c296c8e
+#   content hash  86925688e10d85d0
+#   text hash     403888fcbea53375
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums, softplus
+from .kernels import LOG2E, find_entry, key_tiles, moved, partial_row_sums, softplus
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -196,8 +196,10 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
+    # [64, BLOCK_N], [1, BLOCK_N]
+    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     score = score - softplus(in_decay) * tl.log(
-        1 + softplus(in_width) * (q_pos[:, None] - k_pos[None, :])
+        1 + softplus(in_width) * (q_at - k_at)
     )  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     if mixed:
         keep = k_pos[None, :] <= q_pos[:, None]  # causal

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  733dcb225061d548
-#   text hash     cf609a918080eda2
+#   content hash  e7ffab2b7105301a
+#   text hash     ecffff98cab456a0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

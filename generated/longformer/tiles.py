@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  733dcb225061d548
-#   text hash     e8ae91ed08c5c032
+#   content hash  e7ffab2b7105301a
+#   text hash     ee9e9dcfb73b80c6
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  282a676da95d0803
-#   text hash     80ed0b38cfb98ed6
+#   content hash  a8010867e1d7e080
+#   text hash     a84eb48ed14ca955
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, moved, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -196,7 +196,9 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
-    score = score - in_slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
+    # [64, BLOCK_N], [1, BLOCK_N]
+    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
+    score = score - in_slopes * tl.abs(q_at - k_at)  # alibi
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (k_pos[None, :] < in_prefix_len)  # prefix_lm

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920f85a67ff46cd0
-#   text hash     f1114e46c0f29969
+#   content hash  5087530ec27ac4f3
+#   text hash     98e1b8d3dca2bb90
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3755623f9e15c448
-#   text hash     2372418b2eafe61c
+#   content hash  47c4186c8dc8556c
+#   text hash     773733babf339959
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -38,7 +38,7 @@ def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], l
         key = (n.op, n.type, repr(n.value), args if n.op in ATOMS else tuple(map(id, args)))
         if key not in canonical:
             # Counted once for each distinct parent: what only repeats inside a repeated parent needs no name.
-            canonical[key] = Node(n.op, args, n.value, n.type, n.column)
+            canonical[key] = Node(n.op, args, n.value, n.type, n.column, n.definition)
             for arg in args:
                 uses[id(arg)] = uses.get(id(arg), 0) + 1
         seen[id(n)] = canonical[key]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..expressions import whole_numbers
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from .access import CASTS, Access, Site
@@ -47,7 +46,7 @@ class CachedTerms(KernelTerms):
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make accesses available, by where they run: "program", "step", or "mask" in steps."""
-        found = list(self.numbers()) if site == "program" else []
+        found = list(self.numbers() if site == "program" else self.places() if site == "step" else ())
         for access in self.accesses:
             inner = "step" if access in self._scored else "mask"
             if site == ("program" if self.extent(access) <= {"q"} else inner):
@@ -113,7 +112,7 @@ class CachedTerms(KernelTerms):
         count = {"size": str(axis.size), "query": "q_len"}.get(axis.kind, "k_len")
         if axis.kind == "query":
             index = Node("-", (index, FIRST), None, "int")
-        return f"within({self.text(whole_numbers.shortened(self.beside_tiles(index), self.limits))}, {count})"
+        return f"within({self.index_text(index)}, {count})"
 
 
 def _own(axis: Axis, index: Node | None) -> Side | None:

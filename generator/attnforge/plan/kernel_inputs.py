@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..expressions import whole_numbers
+from ..expressions import distances, whole_numbers
 from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import positions, storage
+from . import conditions, positions, storage
 from .access import CASTS, TYPES, Access, Site
 from .running_sums import REST
 from .sides import BLOCKS, OTHER, SIDE_OF, Side
@@ -49,17 +49,8 @@ class KernelInputs:
         return whole_numbers.limits(self.spec.inputs, self.spec.options)
 
     def beside_tiles(self, node: Node) -> Node:
-        """The expression with comparisons of single floats made int1 where they meet tiles of conditions.
-
-        The interpreter would spread their result over a tile of floats, which joins no condition.
-        """
-        if not self.reach(node) or not node.args or node.op == "input":
-            return node
-        args = tuple(self.beside_tiles(arg) for arg in node.args)
-        if node.type == "bool":
-            chosen = args[:1] if node.op == "where" else ()
-            args = (*chosen, *(arg if self.reach(arg) else as_bool(arg) for arg in args[len(chosen) :]))
-        return Node(node.op, args, node.value, node.type, node.column)
+        """The expression with conditions that may stand beside tiles."""
+        return conditions.beside_tiles(node, self.reach)
 
     def leaf_text(self, node: Node) -> str:
         """Text of a leaf of an expression."""
@@ -145,7 +136,7 @@ class KernelInputs:
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make accesses available, by where they run; those of "mask" in steps that apply one."""
-        found = dict.fromkeys(self.numbers() if site == "program" else ())
+        found = dict.fromkeys(self.numbers() if site == "program" else self.places() if site == "step" else ())
 
         def add(read: Access | Input, *made: Statement) -> None:
             found.update(dict.fromkeys(serving(self.readers(read), made)))
@@ -174,6 +165,13 @@ class KernelInputs:
     def _heads(self) -> bool:
         """True if a program goes through several query heads."""
         return self.own == "k" and not self.whole_head
+
+    def places(self) -> Iterator[Statement]:
+        """The statement that makes floats as far apart as positions are, if scores are made of such distances."""
+        own = (distances.as_floats(term.score) for term in self.spec.scores)
+        by: list[Place] = [("score", i) for i, node in enumerate(own) if distances.reads_places(node)]
+        if by:
+            yield from serving(by, (positions.as_floats(self.down),))
 
     def numbers(self) -> Iterator[Statement]:
         """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
@@ -319,7 +317,11 @@ class KernelInputs:
             node = written.pop(0)
             if axis.kind == "query":
                 node = Node("-", (node, positions.FIRST), None, "int")
-            yield self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
+            yield self.index_text(node)
+
+    def index_text(self, node: Node) -> str:
+        """Text of an index: it keeps distances as whole numbers, of which floats would be a second copy."""
+        return self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, access: Access, stride: str) -> str:
         """The name of an access's place along the axis of a stride."""
@@ -387,12 +389,3 @@ class KernelInputs:
 def _rest(given: Input) -> Input:
     """The part of a running sum that rounding left."""
     return dataclasses.replace(given, source=given.name, part=REST, scan=None)
-
-
-def as_bool(node: Node) -> Node:
-    """A condition; if a comparison of floats decides it, by a choice of truth values."""
-    floats = (n for n in node.walk() if n.op in printers.COMPARISONS and "float" in {a.type for a in n.args})
-    if node.type != "bool" or not any(floats):
-        return node
-    truths = tuple(Node("num", (), value, "bool") for value in (True, False))
-    return Node("where", (node, *truths), None, "bool")

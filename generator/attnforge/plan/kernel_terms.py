@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from ..expressions import calculus, sharing
+from ..expressions import calculus, distances, sharing
 from ..expressions.functions import FUNCTIONS
 from ..expressions.inputs import Input
 from ..expressions.tree import SCORE, Node
 from ..printing import printers
 from .access import TYPES, Access
-from .kernel_inputs import KernelInputs, as_bool
+from .conditions import as_bool
+from .kernel_inputs import KernelInputs
 from .scale_hoisting import Factored, factored
 from .statements import Statement, label, serving
 from .tiles import Weight
@@ -103,8 +104,12 @@ class KernelTerms(KernelInputs):
 
     def _value(self, score: Node) -> Node:
         """A score term's value, one for each score even where the score does not stand in it."""
-        value = self.beside_tiles(score)
+        value = self._in_floats(score)
         return value if any(n == SCORE for n in value.walk()) else Node("+", (_ZEROS, value))
+
+    def _in_floats(self, node: Node) -> Node:
+        """An expression that floats are made of, with floats for distances."""
+        return distances.as_floats(self.beside_tiles(node))
 
     @cached_property
     def learned(self) -> tuple[Sum, ...]:
@@ -132,7 +137,7 @@ class KernelTerms(KernelInputs):
             nodes = {n: self.access(n) for n in score.walk() if n.op == "input"}
             wanted = {n: Sum(access) for n, access in nodes.items() if Sum(access) in self.learned}
             slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted)]
-            parts, roots = sharing.share([self._value(score), *map(self.beside_tiles, slopes)], "part")
+            parts, roots = sharing.share([self._value(score), *map(self._in_floats, slopes)], "part")
             found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
         return tuple(found)
 
@@ -258,11 +263,11 @@ class KernelTerms(KernelInputs):
     @property
     def helpers(self) -> tuple[str, ...]:
         """The functions that the terms' text calls, slopes included."""
-        nodes = [*map(self._value, self.factored.scores), *self.nodes]
+        nodes = [*map(self._value, self.factored.scores), *(mask.keep for mask in self.spec.masks)]
         nodes += [given.default for given in self.spec.inputs if given.default is not None]
         for shared in self._shared if self.spec.algorithm.backward else ():
             nodes += [*(node for _, node in shared.parts), shared.value, *shared.slopes]
-        return printers.triton_helpers(nodes)
+        return (*(["moved"] if any(self.places()) else []), *printers.triton_helpers(nodes))
 
 
 def _caps(node: Node) -> bool:
@@ -272,7 +277,10 @@ def _caps(node: Node) -> bool:
 
 def _finite(node: Node) -> bool:
     """True if a value is made of whole numbers in ways that leave it finite."""
-    return all(n.op in _CLOSED or n.op == "num" or (not n.args and n.type == "int") for n in node.walk())
+    return all(
+        n.op in _CLOSED or n.op == "num" or (not n.args and n.type == "int") or (n.definition and _finite(n.definition))
+        for n in node.walk()
+    )
 
 
 _CLOSED = {"neg", "+", "-", "*"} | {name for name, function in FUNCTIONS.items() if function.kind == "choice"}
@@ -281,5 +289,4 @@ _CLOSED = {"neg", "+", "-", "*"} | {name for name, function in FUNCTIONS.items()
 def _renamed(node: Node, names: dict[str, str]) -> Node:
     if node.op == "local" and node.value in names:
         return dataclasses.replace(node, value=names[str(node.value)])
-    args = tuple(_renamed(arg, names) for arg in node.args)
-    return Node(node.op, args, node.value, node.type, node.column)
+    return dataclasses.replace(node, args=tuple(_renamed(arg, names) for arg in node.args))

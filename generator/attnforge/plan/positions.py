@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..expressions.tree import Node
-from .sides import BLOCKS, Side
+from .sides import BLOCKS, OTHER, Side
 from .statements import Statement
 
 BEGIN = "q_begin"
@@ -32,3 +32,12 @@ def ends(side: Side, start: str) -> tuple[Statement, Statement]:
 def of_first(side: Side) -> str:
     """Text of the position of the first row of a side."""
     return BEGIN if side == "q" else "0"
+
+
+def as_floats(down: Side) -> Statement:
+    """The statement that makes floats as far apart as a tile's positions are; one side's rows run down the tile."""
+    across = OTHER[down]
+    first = "k_start" if across == "k" else "q_first"
+    value = f"moved({down}_pos[:, None], {across}_pos[None, :], {first})"
+    shape = f"[{BLOCKS[down]}, {BLOCKS[across]}], [1, {BLOCKS[across]}]"
+    return Statement(f"{down}_at, {across}_at", value, shape=shape)

@@ -21,7 +21,7 @@ class Section:
 
 def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...]) -> tuple[Section, ...]:
     """The sections in order; `helpers` are the functions that expressions call, `defaults` inputs with a default."""
-    expressions = jitted("portable/expressions", *(name for name in TRITON_HELPERS if name in helpers))
+    expressions = jitted("portable/expressions", *(name for name in ("moved", *TRITON_HELPERS) if name in helpers))
     made = (Function("portable/defaults.jinja", "default", (given,)) for given in defaults)
     found = [Section((*expressions, *_ranges(s), *made, *_rows(s)))]
     states = tuple(_states(s))

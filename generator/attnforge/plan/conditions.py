@@ -1,0 +1,34 @@
+"""Conditions where they meet tiles: comparisons of single floats, which the interpreter spreads as floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from ..expressions.tree import Node
+from ..printing.printers import COMPARISONS
+
+Reach = Callable[[Node], Collection[str]]
+"""From an expression to the sides along which it differs inside a tile."""
+
+
+def beside_tiles(node: Node, reach: Reach) -> Node:
+    """The expression with comparisons of single floats made int1 where they meet tiles of conditions.
+
+    The interpreter would spread their result over a tile of floats, which joins no condition.
+    """
+    if not reach(node) or not node.args or node.op == "input":
+        return node
+    args = tuple(beside_tiles(arg, reach) for arg in node.args)
+    if node.type == "bool":
+        chosen = args[:1] if node.op == "where" else ()
+        args = (*chosen, *(arg if reach(arg) else as_bool(arg) for arg in args[len(chosen) :]))
+    return Node(node.op, args, node.value, node.type, node.column)
+
+
+def as_bool(node: Node) -> Node:
+    """A condition; if a comparison of floats decides it, by a choice of truth values."""
+    floats = (n for n in node.walk() if n.op in COMPARISONS and "float" in {a.type for a in n.args})
+    if node.type != "bool" or not any(floats):
+        return node
+    truths = tuple(Node("num", (), value, "bool") for value in (True, False))
+    return Node("where", (node, *truths), None, "bool")

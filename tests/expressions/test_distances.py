@@ -1,0 +1,87 @@
+"""Distances as floats: as exact as the whole numbers that they stand for, and only where floats are made of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attnforge.expressions.distances import as_floats, reads_places
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.tree import SCORE, Node, Type
+
+Q, K = (Node("var", value=name, type="int") for name in "qk")
+ROOM = Node("option", value="room", type="int")
+SLOPE = Node("input", value="slope")
+PLACES = [(0, 0), (5, 0), (0, 5), (-3, 2), (2**28, 2**28 - 2**23 + 1), (4097, 1)]
+
+
+def of(op: str, *args: Node, kind: Type = "int") -> Node:
+    return Node(op, args, type=kind)
+
+
+def number(value: int) -> Node:
+    return Node("num", value=value, type="int")
+
+
+APART = of("-", Q, K)
+FAR = of("abs", APART)
+MADE = [
+    APART,
+    of("-", K, Q),
+    FAR,
+    of("neg", FAR),
+    of("-", of("+", Q, number(1)), K),
+    of("max", APART, number(1)),
+    of("min", of("max", of("-", K, Q), number(-16)), number(16)),
+    of("-", number(7), FAR),
+    of("*", number(3), FAR),
+    of("*", APART, of("-", K, Q)),
+    of("**", APART, number(2)),
+    of("where", of("<", Q, K, kind="bool"), of("-", K, Q), number(0)),
+]
+
+
+def times_slope(node: Node) -> Node:
+    return of("*", SLOPE, node, kind="float")
+
+
+@pytest.mark.parametrize("node", MADE, ids=repr)
+@pytest.mark.parametrize(("q", "k"), PLACES)
+def test_values_and_zeros_are_those_of_whole_numbers(node, q, k):
+    found = as_floats(node)
+    assert found.type == "float" and reads_places(found)
+    # floats moved as far, as kernels have them
+    env = {"q": q, "k": k, "q_at": float(q - 37), "k_at": float(k - 37)}
+    value = evaluate(found, env)
+    assert value == float(evaluate(node, env))
+    assert value or math.copysign(1, value) == 1
+
+
+@pytest.mark.parametrize("node", MADE, ids=repr)
+def test_only_floats_are_made_of_floats(node):
+    assert reads_places(as_floats(times_slope(node)))
+    assert not reads_places(as_floats(Node("input", (node,), "table")))
+    assert not reads_places(as_floats(of("<", node, number(5), kind="bool")))
+    assert reads_places(as_floats(of("<", node, SCORE, kind="bool")))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Q,
+        number(3),
+        of("-", APART, ROOM),
+        of("+", of("*", number(2), Q), K),
+        of("%", APART, number(4)),
+        of("//", APART, number(4)),
+        of("+", APART, number(2**23)),
+        of("+", FAR, FAR),
+        of("*", of("*", APART, APART), number(3)),
+        of("**", APART, number(3)),
+        of("*", number(-2), APART),
+    ],
+    ids=repr,
+)
+def test_what_floats_might_round_or_do_not_make_faster_stays_whole(node):
+    assert as_floats(node) == node

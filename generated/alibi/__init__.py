@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b5ca80c7081f9147
-#   text hash     e4e371515d3f385e
+#   content hash  2563a1ce5c78d75d
+#   text hash     7d400b01e9e64b87
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b5ca80c7081f9147
-#   text hash     5a579f7540a7f220
+#   content hash  2563a1ce5c78d75d
+#   text hash     843e89c0761c4b5e
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

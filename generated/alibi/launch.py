@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b5ca80c7081f9147
-#   text hash     156726d2229ac961
+#   content hash  2563a1ce5c78d75d
+#   text hash     a3ebf4e11bc65a1e
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b5ca80c7081f9147
-#   text hash     d2566a79d94c24bf
+#   content hash  2563a1ce5c78d75d
+#   text hash     ba0dd8328958ad08
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b5ca80c7081f9147
-#   text hash     c7093433f2153a9f
+#   content hash  2563a1ce5c78d75d
+#   text hash     c121b78e0de1867e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

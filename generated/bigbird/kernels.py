@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6afea532e7a72fba
-#   text hash     98f4357e443c1bfb
+#   content hash  fb702c89b4ccaee0
+#   text hash     ab00a9dd4d88db70
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6afea532e7a72fba
-#   text hash     53564b2e1241f897
+#   content hash  fb702c89b4ccaee0
+#   text hash     b6226dddcb9d984e
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

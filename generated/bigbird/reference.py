@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6afea532e7a72fba
-#   text hash     4d314ca94b17af7a
+#   content hash  fb702c89b4ccaee0
+#   text hash     53c5689797c1c355
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6afea532e7a72fba
-#   text hash     511d00d414351708
+#   content hash  fb702c89b4ccaee0
+#   text hash     6ff0080407010887
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6afea532e7a72fba
-#   text hash     8c4de2d18697109f
+#   content hash  fb702c89b4ccaee0
+#   text hash     224de6dc8ed2fa06
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  348ab7580d4de248
-#   text hash     645d9d4f5505f26f
+#   content hash  85cedbfe1e54585a
+#   text hash     6f98e526159beaea
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

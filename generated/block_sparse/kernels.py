@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  348ab7580d4de248
-#   text hash     2335a4cc2a921f89
+#   content hash  85cedbfe1e54585a
+#   text hash     0b08e75ef87d0495
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

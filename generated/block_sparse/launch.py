@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  348ab7580d4de248
-#   text hash     41f3c4a4753789be
+#   content hash  85cedbfe1e54585a
+#   text hash     881287dcca1b7475
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

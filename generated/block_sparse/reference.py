@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  348ab7580d4de248
-#   text hash     0e6a4a2d4542b060
+#   content hash  85cedbfe1e54585a
+#   text hash     3adb00338e437ea2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

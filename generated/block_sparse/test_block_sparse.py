@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  348ab7580d4de248
-#   text hash     8f6bf6011962e6c6
+#   content hash  85cedbfe1e54585a
+#   text hash     4e74e631cb3d2070
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76c25e3335100364
-#   text hash     ec46e1d8a88660f6
+#   content hash  df8ac270306e9cdf
+#   text hash     df999bcb6e922d4a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76c25e3335100364
-#   text hash     dd9c202b62c66f51
+#   content hash  df8ac270306e9cdf
+#   text hash     889d6e5f729d8d98
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

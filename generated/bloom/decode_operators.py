@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76c25e3335100364
-#   text hash     407b2b70afce690b
+#   content hash  df8ac270306e9cdf
+#   text hash     b9a22ab7407d4cb8
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

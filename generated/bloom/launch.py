@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76c25e3335100364
-#   text hash     a9d19d7f24f3fa4a
+#   content hash  df8ac270306e9cdf
+#   text hash     d60f8970220d9c49
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

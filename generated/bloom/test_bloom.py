@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76c25e3335100364
-#   text hash     1e37fcb238603d3c
+#   content hash  df8ac270306e9cdf
+#   text hash     cfaadcd7e33bd5e4
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

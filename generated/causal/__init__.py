@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     d7ad731446906c3a
+#   content hash  86eead77d91f1611
+#   text hash     ca1cbfa0cd60e848
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     70d9ce42ee4f960d
+#   content hash  86eead77d91f1611
+#   text hash     0d450565ea0f1512
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     a5c310a06e358451
+#   content hash  86eead77d91f1611
+#   text hash     97a249ceae85fcc2
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

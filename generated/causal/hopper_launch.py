@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     db4f1fd8c2b80ed8
+#   content hash  86eead77d91f1611
+#   text hash     a719ba602c2423fa
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

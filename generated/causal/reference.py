@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     eee9e1534971a07d
+#   content hash  86eead77d91f1611
+#   text hash     029a09c0b1a0f7a8
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     7eb400cc3c221abf
+#   content hash  86eead77d91f1611
+#   text hash     957222e0c2ea426f
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

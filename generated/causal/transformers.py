@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7bfefa15263a5f31
-#   text hash     fb31ed9fe636b596
+#   content hash  86eead77d91f1611
+#   text hash     b36bccdc2eaed90d
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

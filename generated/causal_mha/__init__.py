@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e2ccc3fbc6cb8de
-#   text hash     615e4ac0573dd65f
+#   content hash  fc6f90a416c3f1b9
+#   text hash     a977baf90066b52b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

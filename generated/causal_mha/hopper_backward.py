@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e2ccc3fbc6cb8de
-#   text hash     5142349cbce9f7d2
+#   content hash  fc6f90a416c3f1b9
+#   text hash     b814aaaf098f62f0
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e2ccc3fbc6cb8de
-#   text hash     7c6ae4831d2adc3c
+#   content hash  fc6f90a416c3f1b9
+#   text hash     21e1a69834892ef1
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e2ccc3fbc6cb8de
-#   text hash     c52a90f8bea9c933
+#   content hash  fc6f90a416c3f1b9
+#   text hash     b415d75b0f8e4a47
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e2ccc3fbc6cb8de
-#   text hash     9dedcc5b1b9032b3
+#   content hash  fc6f90a416c3f1b9
+#   text hash     bb260f44949f0c0e
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

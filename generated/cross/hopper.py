@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97727fb1b8d9d4b5
-#   text hash     965586622235216e
+#   content hash  41e64c4b9cdd662a
+#   text hash     6d68b0d37871eb9f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

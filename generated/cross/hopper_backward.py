@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97727fb1b8d9d4b5
-#   text hash     78e7cf2cdf09bb25
+#   content hash  41e64c4b9cdd662a
+#   text hash     c1153c722971fa18
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97727fb1b8d9d4b5
-#   text hash     a93bb6145e295f49
+#   content hash  41e64c4b9cdd662a
+#   text hash     343163a637ac677a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97727fb1b8d9d4b5
-#   text hash     f2678a326712af04
+#   content hash  41e64c4b9cdd662a
+#   text hash     a08803847a830864
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97727fb1b8d9d4b5
-#   text hash     9f8d8bd55220c1da
+#   content hash  41e64c4b9cdd662a
+#   text hash     085534d878b31d2b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

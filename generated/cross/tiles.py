@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97727fb1b8d9d4b5
-#   text hash     9126261ee0f2ee9d
+#   content hash  41e64c4b9cdd662a
+#   text hash     c724b8d693b90a6d
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3b106c2b1b37c4a0
-#   text hash     211bf0d5beca28ad
+#   content hash  74add9a3d54ac343
+#   text hash     f7738c5cba46bac8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

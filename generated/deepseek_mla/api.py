@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3b106c2b1b37c4a0
-#   text hash     ef7b4eaf9d6cf44b
+#   content hash  74add9a3d54ac343
+#   text hash     a484ae46400541ee
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

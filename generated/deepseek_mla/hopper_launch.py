@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3b106c2b1b37c4a0
-#   text hash     e560c00538503b0b
+#   content hash  74add9a3d54ac343
+#   text hash     dab07b1b95ed91f3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3b106c2b1b37c4a0
-#   text hash     00c9d3d7206ad208
+#   content hash  74add9a3d54ac343
+#   text hash     e286f6ff2aa8a067
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3b106c2b1b37c4a0
-#   text hash     57e5aa9616e4cdd7
+#   content hash  74add9a3d54ac343
+#   text hash     272e00dfb481e52a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

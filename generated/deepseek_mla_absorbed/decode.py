@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5aff7c12dabca668
-#   text hash     5fac9adbbf9ada9e
+#   content hash  7057c8f5204b832a
+#   text hash     e5ba774703834e8e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

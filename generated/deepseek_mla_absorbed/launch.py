@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5aff7c12dabca668
-#   text hash     b5a3f70b21de499d
+#   content hash  7057c8f5204b832a
+#   text hash     25eb608dbb35c552
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5aff7c12dabca668
-#   text hash     f50f84853341d100
+#   content hash  7057c8f5204b832a
+#   text hash     ae5a3e7eb51d61ec
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bedcba9f3f515fce
-#   text hash     01e7d3b46a48daa4
+#   content hash  3cf345db73e38f0f
+#   text hash     628eeee8c8677528
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

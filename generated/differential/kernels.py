@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bedcba9f3f515fce
-#   text hash     c24fadd12a4fd453
+#   content hash  3cf345db73e38f0f
+#   text hash     d42b26de9a40e966
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

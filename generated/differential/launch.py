@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bedcba9f3f515fce
-#   text hash     1a4ed3bff0e75914
+#   content hash  3cf345db73e38f0f
+#   text hash     347f11d9ff962f58
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

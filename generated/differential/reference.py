@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bedcba9f3f515fce
-#   text hash     f2657d3b7ca83123
+#   content hash  3cf345db73e38f0f
+#   text hash     40bd279103a8f728
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

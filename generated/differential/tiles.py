@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bedcba9f3f515fce
-#   text hash     39791af8e31392a2
+#   content hash  3cf345db73e38f0f
+#   text hash     db0c01ba0e0486ff
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

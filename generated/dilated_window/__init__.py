@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d40fcfef910afc
-#   text hash     5d8f01c4619c94b1
+#   content hash  10d736def36d3030
+#   text hash     a9a386f87a260a85
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

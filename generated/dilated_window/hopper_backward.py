@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d40fcfef910afc
-#   text hash     02a20af6cf6b6a19
+#   content hash  10d736def36d3030
+#   text hash     52f5636d8252e9e9
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

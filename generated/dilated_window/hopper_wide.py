@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d40fcfef910afc
-#   text hash     11c7e19d978e4b68
+#   content hash  10d736def36d3030
+#   text hash     4058b834f35b1ac9
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

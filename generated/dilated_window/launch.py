@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d40fcfef910afc
-#   text hash     be4ce134be1d20e3
+#   content hash  10d736def36d3030
+#   text hash     367d97ec46a872c3
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

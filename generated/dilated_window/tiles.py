@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d40fcfef910afc
-#   text hash     19e771da0e683cdb
+#   content hash  10d736def36d3030
+#   text hash     8f09ac475c6765b2
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

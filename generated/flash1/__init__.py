@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  118e538d95b2289c
-#   text hash     d718a3e1a45f3283
+#   content hash  0333c885fd36d6f7
+#   text hash     7552a4f5e95380cc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

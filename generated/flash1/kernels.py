@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  118e538d95b2289c
-#   text hash     591d2e50364b8ff1
+#   content hash  0333c885fd36d6f7
+#   text hash     5dd1abf7d8925a6e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

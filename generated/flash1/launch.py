@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  118e538d95b2289c
-#   text hash     d3487caa126723f9
+#   content hash  0333c885fd36d6f7
+#   text hash     f21b40350438cd84
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

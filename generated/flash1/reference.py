@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  118e538d95b2289c
-#   text hash     5faf3aeea5f38457
+#   content hash  0333c885fd36d6f7
+#   text hash     b1352ab377098f65
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

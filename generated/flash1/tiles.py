@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  118e538d95b2289c
-#   text hash     23441b1f2bcb260d
+#   content hash  0333c885fd36d6f7
+#   text hash     233dc95fd22ee3cc
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

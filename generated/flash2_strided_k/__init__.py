@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fccc1607ae8aaecb
-#   text hash     6e8b26b1eecae142
+#   content hash  3092c6348d4a24b7
+#   text hash     d9423bf6b0c4603c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

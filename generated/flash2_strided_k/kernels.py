@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fccc1607ae8aaecb
-#   text hash     326e2f30a56ea31d
+#   content hash  3092c6348d4a24b7
+#   text hash     76111259a0289b24
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

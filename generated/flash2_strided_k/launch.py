@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fccc1607ae8aaecb
-#   text hash     0a7c2d9410e8039d
+#   content hash  3092c6348d4a24b7
+#   text hash     3eee680f1ff9928b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

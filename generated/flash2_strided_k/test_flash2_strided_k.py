@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fccc1607ae8aaecb
-#   text hash     513e8834831a6830
+#   content hash  3092c6348d4a24b7
+#   text hash     86a32d66f1b03872
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fccc1607ae8aaecb
-#   text hash     94265de3355ef432
+#   content hash  3092c6348d4a24b7
+#   text hash     6ac6569c568c4ac9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f5c4fb2873e88f3
-#   text hash     686dc8a1ad312b06
+#   content hash  8363436ce8d8b57b
+#   text hash     efa7d8d36aa6ed0f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f5c4fb2873e88f3
-#   text hash     7b864ed837b40b71
+#   content hash  8363436ce8d8b57b
+#   text hash     72c8e653705491a3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

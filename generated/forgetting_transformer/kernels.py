@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f5c4fb2873e88f3
-#   text hash     d9a2c327815a3127
+#   content hash  8363436ce8d8b57b
+#   text hash     364c657f122fb717
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

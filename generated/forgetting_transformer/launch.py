@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f5c4fb2873e88f3
-#   text hash     d790d6447ffffbcf
+#   content hash  8363436ce8d8b57b
+#   text hash     0bb3d40abad10ba1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f5c4fb2873e88f3
-#   text hash     e1454dd12eb0e87c
+#   content hash  8363436ce8d8b57b
+#   text hash     8813e4aefbfd74eb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

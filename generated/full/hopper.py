@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     bfd15668598a4d91
+#   content hash  f8f49d4955dd507b
+#   text hash     b9c442f4b807d8c8
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

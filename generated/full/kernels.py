@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     f47485a17c130a99
+#   content hash  f8f49d4955dd507b
+#   text hash     030013ba5c552f4a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     9f0ecd1ac142e774
+#   content hash  f8f49d4955dd507b
+#   text hash     4f6136ca22079cb8
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

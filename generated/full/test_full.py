@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     1fc2d9148a41923e
+#   content hash  f8f49d4955dd507b
+#   text hash     512d5d6e38278188
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

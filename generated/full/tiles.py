@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     e5082cbaff91e73d
+#   content hash  f8f49d4955dd507b
+#   text hash     26a7bb067230fee7
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b066a6c2ed99b3c7
-#   text hash     69b40e321510c623
+#   content hash  f8f49d4955dd507b
+#   text hash     c9cca88f9e12b8df
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

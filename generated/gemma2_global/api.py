@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e25c5eb65d425752
-#   text hash     0f59d77c7567b5b4
+#   content hash  997a66a1841370d0
+#   text hash     a7f10129f3e8578a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e25c5eb65d425752
-#   text hash     8e7c58b3eae92371
+#   content hash  997a66a1841370d0
+#   text hash     c2cc3e0fb2176a60
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

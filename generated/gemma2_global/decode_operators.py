@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e25c5eb65d425752
-#   text hash     c20b7560d118a7ed
+#   content hash  997a66a1841370d0
+#   text hash     35dd6aebf0dc73c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

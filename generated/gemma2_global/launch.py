@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e25c5eb65d425752
-#   text hash     cc55f9c04e0ad403
+#   content hash  997a66a1841370d0
+#   text hash     a2fd3f85ed24d41a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e25c5eb65d425752
-#   text hash     2dd864dda234d367
+#   content hash  997a66a1841370d0
+#   text hash     b6c434ad69cb0612
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7036509027bd3db
-#   text hash     fc47ed08a7721efd
+#   content hash  36d8d785eb0ff396
+#   text hash     60b612345dcddc5c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7036509027bd3db
-#   text hash     0e2258fd5e0ce55f
+#   content hash  36d8d785eb0ff396
+#   text hash     ec597dfd3f2a09a2
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7036509027bd3db
-#   text hash     ada5dfbba1fd691c
+#   content hash  36d8d785eb0ff396
+#   text hash     661bec9d51e63db3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e7036509027bd3db
-#   text hash     5c7c337885fb2d5c
+#   content hash  36d8d785eb0ff396
+#   text hash     2716b437a6063da0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

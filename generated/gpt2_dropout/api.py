@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  113d3daa9f501336
-#   text hash     aa4959d734e686d8
+#   content hash  81bf3a6b2036cafd
+#   text hash     d33cf58c03f58dc8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  113d3daa9f501336
-#   text hash     56111a84221db6ea
+#   content hash  81bf3a6b2036cafd
+#   text hash     b0673b7d78d9b12d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

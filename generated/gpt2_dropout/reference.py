@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  113d3daa9f501336
-#   text hash     ddeeaa37cb3d9c41
+#   content hash  81bf3a6b2036cafd
+#   text hash     f2099cd644cc5638
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

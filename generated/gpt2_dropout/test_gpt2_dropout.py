@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  113d3daa9f501336
-#   text hash     0e679cd089d80e18
+#   content hash  81bf3a6b2036cafd
+#   text hash     088eabd19dc32f67
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

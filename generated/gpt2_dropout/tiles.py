@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  113d3daa9f501336
-#   text hash     1f048db1d6a7ae32
+#   content hash  81bf3a6b2036cafd
+#   text hash     ab141df28f5009ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe7d8c399a9112f8
-#   text hash     2e7bccb012dc9aaf
+#   content hash  5840a4f86515d0f0
+#   text hash     d02b20db770a4632
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe7d8c399a9112f8
-#   text hash     a0c6ebc2b5fbc50f
+#   content hash  5840a4f86515d0f0
+#   text hash     b05fbcd815eb7c7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe7d8c399a9112f8
-#   text hash     b39051099ac0a545
+#   content hash  5840a4f86515d0f0
+#   text hash     ab14bf94c2e94e8a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe7d8c399a9112f8
-#   text hash     06dd45c2002e7c1a
+#   content hash  5840a4f86515d0f0
+#   text hash     8635dd5aa12c42c9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

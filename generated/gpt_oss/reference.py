@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe7d8c399a9112f8
-#   text hash     47631c5711a0b846
+#   content hash  5840a4f86515d0f0
+#   text hash     b6a95fbf14c4074b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

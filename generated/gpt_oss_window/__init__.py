@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36ffe0e72825ed30
-#   text hash     6e316100b437f591
+#   content hash  c9f4876fee51273e
+#   text hash     7a6cb85c1019e5fc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

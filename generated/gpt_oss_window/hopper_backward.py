@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36ffe0e72825ed30
-#   text hash     e803b4d35de4fd42
+#   content hash  c9f4876fee51273e
+#   text hash     d13d33332af6b87b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36ffe0e72825ed30
-#   text hash     082dc46acd19c2f0
+#   content hash  c9f4876fee51273e
+#   text hash     b708f84be4a7ddbe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36ffe0e72825ed30
-#   text hash     185705c79ece0cde
+#   content hash  c9f4876fee51273e
+#   text hash     549c08d2f475d0c3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cde852aaa95dafdc
-#   text hash     1ac0c0333c296c8e
+#   content hash  431ba149ebd1803c
+#   text hash     de75b7cbbcb6f55d
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cde852aaa95dafdc
-#   text hash     db5bf35770049617
+#   content hash  431ba149ebd1803c
+#   text hash     df0435b161dcad79
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

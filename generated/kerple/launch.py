@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cde852aaa95dafdc
-#   text hash     df194c7b8ba778c7
+#   content hash  431ba149ebd1803c
+#   text hash     3e7848aca57dbc27
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

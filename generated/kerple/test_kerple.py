@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cde852aaa95dafdc
-#   text hash     f951da8da772614b
+#   content hash  431ba149ebd1803c
+#   text hash     3eaea633d4fea194
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

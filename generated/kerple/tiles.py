@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cde852aaa95dafdc
-#   text hash     20d719fcea586905
+#   content hash  431ba149ebd1803c
+#   text hash     b95581cc159cf4a6
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

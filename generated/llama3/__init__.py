@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  330d31bd239ae36e
-#   text hash     fa8a8de844ca8638
+#   content hash  a81a8d7c2df1dd28
+#   text hash     2e3b8e837c5ad45c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  330d31bd239ae36e
-#   text hash     0aa8d40486a63ecf
+#   content hash  a81a8d7c2df1dd28
+#   text hash     e69868ef538e21cf
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

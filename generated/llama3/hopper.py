@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  330d31bd239ae36e
-#   text hash     948ca86cf3c0ca42
+#   content hash  a81a8d7c2df1dd28
+#   text hash     647ff26b7044753b
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  330d31bd239ae36e
-#   text hash     8c65ed2ac4dff9bb
+#   content hash  a81a8d7c2df1dd28
+#   text hash     c7ec33c31f988291
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

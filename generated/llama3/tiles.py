@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  330d31bd239ae36e
-#   text hash     b6859f10ea3a4126
+#   content hash  a81a8d7c2df1dd28
+#   text hash     ec5a88928f949289
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

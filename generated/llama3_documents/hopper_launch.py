@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  67c502dc0e44d760
-#   text hash     d917a196fb7ecbea
+#   content hash  bca90a3b7c690747
+#   text hash     c54b373f0fc736e4
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  67c502dc0e44d760
-#   text hash     30f0b917defd522e
+#   content hash  bca90a3b7c690747
+#   text hash     bd6a72d0ff32cc94
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

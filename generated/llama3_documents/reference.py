@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  67c502dc0e44d760
-#   text hash     50213c86c178383b
+#   content hash  bca90a3b7c690747
+#   text hash     b5dcaf0ac75459ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  67c502dc0e44d760
-#   text hash     f521da5d7d093961
+#   content hash  bca90a3b7c690747
+#   text hash     f31b69374e12207b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  67c502dc0e44d760
-#   text hash     dd38021060541299
+#   content hash  bca90a3b7c690747
+#   text hash     6be883cea1a06ae8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  de383fb75e38a40e
-#   text hash     1443c525c49a7aee
+#   content hash  578874c114526212
+#   text hash     d7c230c3408022f5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

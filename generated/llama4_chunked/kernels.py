@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  de383fb75e38a40e
-#   text hash     5a1c204043162a76
+#   content hash  578874c114526212
+#   text hash     51b3b5b7a8fe9bf2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  de383fb75e38a40e
-#   text hash     e86c3b6490e463e9
+#   content hash  578874c114526212
+#   text hash     f1ba120ae23ffae2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  de383fb75e38a40e
-#   text hash     ffe7ca6e3bb5a09f
+#   content hash  578874c114526212
+#   text hash     b53ad9e111f362fa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

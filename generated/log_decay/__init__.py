@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  623d149fdbc1f0a6
-#   text hash     e33553d644d0ffc6
+#   content hash  451101b66e4f3382
+#   text hash     6ff2141d7c32b118
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

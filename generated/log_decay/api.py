@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  623d149fdbc1f0a6
-#   text hash     2a8433610d717b0f
+#   content hash  451101b66e4f3382
+#   text hash     2a85cae4bc18901d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  623d149fdbc1f0a6
-#   text hash     b0aeaef9214bfd62
+#   content hash  451101b66e4f3382
+#   text hash     d51285d701afcc4e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  623d149fdbc1f0a6
-#   text hash     de6a0392b28575f4
+#   content hash  451101b66e4f3382
+#   text hash     2c0b5f1f5a269b35
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  623d149fdbc1f0a6
-#   text hash     e3f129dacb05c8b2
+#   content hash  451101b66e4f3382
+#   text hash     f1601dc5cf804b8b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

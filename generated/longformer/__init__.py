@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  733dcb225061d548
-#   text hash     1bff4f8e3f1f7876
+#   content hash  96849ed1df29fe4d
+#   text hash     a65ca58227d723ed
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  733dcb225061d548
-#   text hash     5e2be71162d30b71
+#   content hash  96849ed1df29fe4d
+#   text hash     df572cd5a5eddebf
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  733dcb225061d548
-#   text hash     e8ae91ed08c5c032
+#   content hash  96849ed1df29fe4d
+#   text hash     8332094da6757f60
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

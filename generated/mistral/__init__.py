@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ea222281a5ceefa
-#   text hash     b9bfbd276e4cbbe0
+#   content hash  f53c17d6497d2ee0
+#   text hash     4f4f919d90a9628c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ea222281a5ceefa
-#   text hash     48bccfdbd2f5e2f0
+#   content hash  f53c17d6497d2ee0
+#   text hash     21b3a939b68407e6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ea222281a5ceefa
-#   text hash     67a8a607c6537ec9
+#   content hash  f53c17d6497d2ee0
+#   text hash     5e64ee5048daf37f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

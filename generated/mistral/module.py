@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ea222281a5ceefa
-#   text hash     7cbe360dc0f5bcac
+#   content hash  f53c17d6497d2ee0
+#   text hash     9ce99af2b5e54d34
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ea222281a5ceefa
-#   text hash     b336b37aae1cb16a
+#   content hash  f53c17d6497d2ee0
+#   text hash     d002f773f7aa20e7
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  282a676da95d0803
-#   text hash     236364088fe57877
+#   content hash  957321a6238bf2df
+#   text hash     5b0f8eb634aa10c8
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  282a676da95d0803
-#   text hash     9270c2f60bb4fd09
+#   content hash  957321a6238bf2df
+#   text hash     e6ade23579281543
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

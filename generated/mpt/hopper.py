@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  282a676da95d0803
-#   text hash     80ed0b38cfb98ed6
+#   content hash  957321a6238bf2df
+#   text hash     6fe0401862421453
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

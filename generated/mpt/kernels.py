@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  282a676da95d0803
-#   text hash     f75ec77ef4ae38be
+#   content hash  957321a6238bf2df
+#   text hash     5ecdead4e8612274
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

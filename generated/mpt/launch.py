@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  282a676da95d0803
-#   text hash     fa5122b37668cae2
+#   content hash  957321a6238bf2df
+#   text hash     95893f0ca845dc22
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  282a676da95d0803
-#   text hash     f60736851fb71ac9
+#   content hash  957321a6238bf2df
+#   text hash     b001786dd84688cc
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e406a1e727b02206
-#   text hash     3c551c94559e159b
+#   content hash  a4ee4fe3a5f7d45a
+#   text hash     2825b5d4deb5c71b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e406a1e727b02206
-#   text hash     42cb13dde44c92a0
+#   content hash  a4ee4fe3a5f7d45a
+#   text hash     a7add8aa7d009979
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

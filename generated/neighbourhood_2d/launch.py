@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e406a1e727b02206
-#   text hash     f39b5ab6fe2e2388
+#   content hash  a4ee4fe3a5f7d45a
+#   text hash     c181d03268c91dab
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e406a1e727b02206
-#   text hash     e58c773f1e8157cb
+#   content hash  a4ee4fe3a5f7d45a
+#   text hash     c99a4ea24e05663a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

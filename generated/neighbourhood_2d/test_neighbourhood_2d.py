@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e406a1e727b02206
-#   text hash     3f5e5da6cc49359d
+#   content hash  a4ee4fe3a5f7d45a
+#   text hash     4688a88711c650cd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

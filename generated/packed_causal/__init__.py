@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd7e4fe3ef881410
-#   text hash     ef7d773a0dfccb58
+#   content hash  c98a48df3f58a6f8
+#   text hash     d1c958b1ba55d38a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

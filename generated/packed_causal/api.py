@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd7e4fe3ef881410
-#   text hash     358c872b8306bad8
+#   content hash  c98a48df3f58a6f8
+#   text hash     6be70ef16ee6588f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd7e4fe3ef881410
-#   text hash     e4226f368f2b22b9
+#   content hash  c98a48df3f58a6f8
+#   text hash     11556dd69641f22b
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd7e4fe3ef881410
-#   text hash     2b8a8f7f0d472921
+#   content hash  c98a48df3f58a6f8
+#   text hash     2b311e509ed39625
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

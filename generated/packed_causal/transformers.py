@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cd7e4fe3ef881410
-#   text hash     593b51fb3c2fff0b
+#   content hash  c98a48df3f58a6f8
+#   text hash     a094ae55fb60b54c
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

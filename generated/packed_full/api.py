@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d436c4ddd33d85f
-#   text hash     8aefa2ff2bfa5be2
+#   content hash  92b78fd3ef0fc83a
+#   text hash     bbb2e163c774433f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

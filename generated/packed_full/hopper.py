@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d436c4ddd33d85f
-#   text hash     2cc0cb79d76a9f5d
+#   content hash  92b78fd3ef0fc83a
+#   text hash     005b5941af600a0b
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

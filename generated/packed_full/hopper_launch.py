@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d436c4ddd33d85f
-#   text hash     a5a7907e1c200db7
+#   content hash  92b78fd3ef0fc83a
+#   text hash     560e9a9524b6f1e4
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

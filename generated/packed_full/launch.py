@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d436c4ddd33d85f
-#   text hash     e09f0445532e3ce4
+#   content hash  92b78fd3ef0fc83a
+#   text hash     fcabe73d102157ac
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

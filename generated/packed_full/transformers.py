@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d436c4ddd33d85f
-#   text hash     35ab1ea260068ee0
+#   content hash  92b78fd3ef0fc83a
+#   text hash     281d26d6d194b148
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

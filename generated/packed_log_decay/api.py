@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de518154c35cba75
-#   text hash     2179a3cb56e0be1b
+#   content hash  ce845935f879a50d
+#   text hash     f60a42674e22f52f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de518154c35cba75
-#   text hash     e7a2771d27779349
+#   content hash  ce845935f879a50d
+#   text hash     34dba633d90c9817
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  de518154c35cba75
-#   text hash     9dbc1970f7541269
+#   content hash  ce845935f879a50d
+#   text hash     e88a46b437aa0868
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2109b5f24af4443c
-#   text hash     1ea3b5da141a4d06
+#   content hash  7af7130f761a314a
+#   text hash     a82185dfbbb57520
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2109b5f24af4443c
-#   text hash     7ab0ed53b304dbd1
+#   content hash  7af7130f761a314a
+#   text hash     6778b66e31f393fd
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

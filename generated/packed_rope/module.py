@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2109b5f24af4443c
-#   text hash     d8317f236e9cb4af
+#   content hash  7af7130f761a314a
+#   text hash     6e903d46242de006
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2109b5f24af4443c
-#   text hash     3771c8794601f12c
+#   content hash  7af7130f761a314a
+#   text hash     17790961f1282d72
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

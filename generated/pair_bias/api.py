@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920f85a67ff46cd0
-#   text hash     104904bd7bf88275
+#   content hash  5c3653f5fa9e9330
+#   text hash     10496d8d94192ac4
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

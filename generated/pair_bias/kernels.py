@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920f85a67ff46cd0
-#   text hash     f1114e46c0f29969
+#   content hash  5c3653f5fa9e9330
+#   text hash     94e8342e43148fd1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920f85a67ff46cd0
-#   text hash     cc4fe50b2e3f461b
+#   content hash  5c3653f5fa9e9330
+#   text hash     17064e0f8dd95273
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  920f85a67ff46cd0
-#   text hash     76bfc4c287519c82
+#   content hash  5c3653f5fa9e9330
+#   text hash     ec0abe810cc7a4d1
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0e27780a88362e06
-#   text hash     647ede5fafc7a887
+#   content hash  005a96de7bc11b2e
+#   text hash     304b86e17ce7dce1
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0e27780a88362e06
-#   text hash     5b0031331ff57903
+#   content hash  005a96de7bc11b2e
+#   text hash     3aaeabd402951aef
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0e27780a88362e06
-#   text hash     e1b42875651bc579
+#   content hash  005a96de7bc11b2e
+#   text hash     215c3df19a4880fa
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0e27780a88362e06
-#   text hash     6fc0780df5f27914
+#   content hash  005a96de7bc11b2e
+#   text hash     382d0515784baa87
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

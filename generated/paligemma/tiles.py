@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0e27780a88362e06
-#   text hash     39f3bca7121d8de7
+#   content hash  005a96de7bc11b2e
+#   text hash     e50299b1b0f50133
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4abd8390770508c2
-#   text hash     1b7a47c156edf02d
+#   content hash  1713f20a37961f1f
+#   text hash     85d853458de0d2dd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4abd8390770508c2
-#   text hash     aa9dfba0f862a7e1
+#   content hash  1713f20a37961f1f
+#   text hash     8f858eaebd7136db
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

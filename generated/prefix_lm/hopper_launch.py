@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4abd8390770508c2
-#   text hash     30d2df592cded454
+#   content hash  1713f20a37961f1f
+#   text hash     d8640f4c34fbe28d
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4abd8390770508c2
-#   text hash     053a53cef5696074
+#   content hash  1713f20a37961f1f
+#   text hash     3be8e39c9fd52c2e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

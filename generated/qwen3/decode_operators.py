@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ae149b38204a5b5
-#   text hash     6e4c8f09044af1ca
+#   content hash  f84892504356cc4f
+#   text hash     b4c35816f4ae097f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ae149b38204a5b5
-#   text hash     bdd832f381b365f8
+#   content hash  f84892504356cc4f
+#   text hash     1b738e7b0d58340a
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ae149b38204a5b5
-#   text hash     3edc72f906ae7744
+#   content hash  f84892504356cc4f
+#   text hash     97abb623b9f7e2ce
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ae149b38204a5b5
-#   text hash     87f3453fd9d3d622
+#   content hash  f84892504356cc4f
+#   text hash     fc5f2a0991c0df00
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

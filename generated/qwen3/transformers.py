@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ae149b38204a5b5
-#   text hash     7741add7f5b861c9
+#   content hash  f84892504356cc4f
+#   text hash     c428baa6de9b6299
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f18b274cf6dd624
-#   text hash     8a9ae3d61379f960
+#   content hash  8baf3e58e7a1b6c9
+#   text hash     76e9bd15e4c8bbfa
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

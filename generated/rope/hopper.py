@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f18b274cf6dd624
-#   text hash     bf00acf570e14bd5
+#   content hash  8baf3e58e7a1b6c9
+#   text hash     c5f37decddd8004b
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

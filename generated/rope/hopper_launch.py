@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f18b274cf6dd624
-#   text hash     3fccc317768c0d45
+#   content hash  8baf3e58e7a1b6c9
+#   text hash     734326a4f523b646
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

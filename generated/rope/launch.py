@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f18b274cf6dd624
-#   text hash     897445e57ab56e1d
+#   content hash  8baf3e58e7a1b6c9
+#   text hash     bff4acea3d89e8be
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f18b274cf6dd624
-#   text hash     dd50c57a312071d9
+#   content hash  8baf3e58e7a1b6c9
+#   text hash     ca6fd491b52fcc7d
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eca20c9655884594
-#   text hash     d9c1ff126eba5375
+#   content hash  68c08e1536ca1e41
+#   text hash     7c3a9b1a096b94e1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

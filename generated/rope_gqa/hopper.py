@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eca20c9655884594
-#   text hash     d5db390ceffcb560
+#   content hash  68c08e1536ca1e41
+#   text hash     3cc187bff935fbe8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

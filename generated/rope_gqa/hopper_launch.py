@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eca20c9655884594
-#   text hash     6979db97c53590e6
+#   content hash  68c08e1536ca1e41
+#   text hash     d3d124ea72976b46
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

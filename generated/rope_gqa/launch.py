@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eca20c9655884594
-#   text hash     1a6bad68a2fb82de
+#   content hash  68c08e1536ca1e41
+#   text hash     85bd92aeec602281
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eca20c9655884594
-#   text hash     2bbd234665fdf9db
+#   content hash  68c08e1536ca1e41
+#   text hash     82f81f52f02561d3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

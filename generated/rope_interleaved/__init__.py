@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  968c9e39c26f55c2
-#   text hash     4fbac0eb6da71794
+#   content hash  3c81c6957368f90e
+#   text hash     ebb24ee880258fcb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

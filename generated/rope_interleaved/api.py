@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  968c9e39c26f55c2
-#   text hash     88bfbc36cb186a84
+#   content hash  3c81c6957368f90e
+#   text hash     d4f3b4442a58a761
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

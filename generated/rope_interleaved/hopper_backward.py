@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  968c9e39c26f55c2
-#   text hash     e19d592b1077510b
+#   content hash  3c81c6957368f90e
+#   text hash     1571c0c93e362464
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  968c9e39c26f55c2
-#   text hash     d578f2dacb92f906
+#   content hash  3c81c6957368f90e
+#   text hash     399297468f87f82d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  968c9e39c26f55c2
-#   text hash     f2f52ba6475b16b7
+#   content hash  3c81c6957368f90e
+#   text hash     a50f820fec241eea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0a1fa87165d0b7a4
-#   text hash     be64d7fb8c6129fd
+#   content hash  e643483ef73452b8
+#   text hash     1674c334e461b04a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

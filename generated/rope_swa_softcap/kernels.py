@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0a1fa87165d0b7a4
-#   text hash     31135ee7aeb9f9ad
+#   content hash  e643483ef73452b8
+#   text hash     a9835fbb7c4d925f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

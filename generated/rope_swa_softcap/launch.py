@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0a1fa87165d0b7a4
-#   text hash     f7f179dcc4e4ef94
+#   content hash  e643483ef73452b8
+#   text hash     291e92842ebbaf48
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0a1fa87165d0b7a4
-#   text hash     f9dde6ec22ebf9c9
+#   content hash  e643483ef73452b8
+#   text hash     0bd064ee2415d4ef
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a0fd4b268038165
-#   text hash     fcc4301226ddb1e6
+#   content hash  26e8d32ebbeed22f
+#   text hash     9bc803570579cb5d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a0fd4b268038165
-#   text hash     1a517d4b3a6c746e
+#   content hash  26e8d32ebbeed22f
+#   text hash     86ac6b2e30189a19
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a0fd4b268038165
-#   text hash     ea2b6b9c228c5c0a
+#   content hash  26e8d32ebbeed22f
+#   text hash     60e7e39335e15594
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

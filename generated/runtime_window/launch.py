@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a0fd4b268038165
-#   text hash     b45d3bb6c69ffb1a
+#   content hash  26e8d32ebbeed22f
+#   text hash     e96575f4cada0f7e
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a0fd4b268038165
-#   text hash     37a600b00ff2ce46
+#   content hash  26e8d32ebbeed22f
+#   text hash     106592926baed288
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

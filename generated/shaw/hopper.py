@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3587ed11fc4664f
-#   text hash     d967063ddf7de577
+#   content hash  b2bfd9043bd16c42
+#   text hash     d9b142f2d0aa3ec1
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3587ed11fc4664f
-#   text hash     de6cdcbd574861a7
+#   content hash  b2bfd9043bd16c42
+#   text hash     b85ee9c07580004f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3587ed11fc4664f
-#   text hash     8a8d8f53f112372f
+#   content hash  b2bfd9043bd16c42
+#   text hash     5886ac3f3577c1cc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3587ed11fc4664f
-#   text hash     5ec9d7e97f6889a3
+#   content hash  b2bfd9043bd16c42
+#   text hash     adc0e4febd08e238
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3587ed11fc4664f
-#   text hash     fa9efa2bc706db80
+#   content hash  b2bfd9043bd16c42
+#   text hash     e0f36ed47c232edf
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

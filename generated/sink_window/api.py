@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2420e801eb422b05
-#   text hash     ea8311bbc34bb781
+#   content hash  3f334819e1e2897a
+#   text hash     8cf95a378f1d43dc
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2420e801eb422b05
-#   text hash     7517c474580c5ea4
+#   content hash  3f334819e1e2897a
+#   text hash     5ef1be9c4544433a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

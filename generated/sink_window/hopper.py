@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2420e801eb422b05
-#   text hash     aad0c843dd97157f
+#   content hash  3f334819e1e2897a
+#   text hash     4e8a3e149521aef1
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2420e801eb422b05
-#   text hash     afa1b5bdb177475e
+#   content hash  3f334819e1e2897a
+#   text hash     3dde8157e0fc44ce
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

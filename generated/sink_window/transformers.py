@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2420e801eb422b05
-#   text hash     9f92341e8f2fe1bd
+#   content hash  3f334819e1e2897a
+#   text hash     d2f1162dcd9b89ac
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  10b734e002e7d7a2
-#   text hash     105f05190bfed9dc
+#   content hash  0073953bdef681f9
+#   text hash     bd8e5f429902959a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  10b734e002e7d7a2
-#   text hash     07213c7ad4e09444
+#   content hash  0073953bdef681f9
+#   text hash     75be3bf90e2dca9f
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

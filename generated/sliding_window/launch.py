@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  10b734e002e7d7a2
-#   text hash     4ee278823853f6fe
+#   content hash  0073953bdef681f9
+#   text hash     0a8683100026b1dc
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  10b734e002e7d7a2
-#   text hash     b2699a5c2cc6a00d
+#   content hash  0073953bdef681f9
+#   text hash     6353714ee4b0be0d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

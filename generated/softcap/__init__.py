@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdb9f16e361e03e6
-#   text hash     445c424d2f2d0663
+#   content hash  049fe333f2d03030
+#   text hash     5cb161e5c95cfd34
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

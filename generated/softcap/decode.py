@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdb9f16e361e03e6
-#   text hash     4f2124a3d08ccf42
+#   content hash  049fe333f2d03030
+#   text hash     519fbd0214bfec9b
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdb9f16e361e03e6
-#   text hash     9ff18bae3a8d67d9
+#   content hash  049fe333f2d03030
+#   text hash     812ef200fb04087a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

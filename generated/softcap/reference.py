@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdb9f16e361e03e6
-#   text hash     0bd5dd30e50cd213
+#   content hash  049fe333f2d03030
+#   text hash     5a8444fe34745519
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

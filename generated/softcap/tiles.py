@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdb9f16e361e03e6
-#   text hash     9cc1bb932763ff14
+#   content hash  049fe333f2d03030
+#   text hash     766bbd1f21b627f7
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8f7d72f3f5336d36
-#   text hash     4055c66ad6beeb86
+#   content hash  981e7385348a7f8e
+#   text hash     3f19405a14781d72
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8f7d72f3f5336d36
-#   text hash     ff51863b666839d1
+#   content hash  981e7385348a7f8e
+#   text hash     691fd67d2f9f3afb
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8f7d72f3f5336d36
-#   text hash     4f47e505dbe4f6ab
+#   content hash  981e7385348a7f8e
+#   text hash     b61beed671d99bc7
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

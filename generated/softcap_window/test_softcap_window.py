@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8f7d72f3f5336d36
-#   text hash     e4d4ac5d4ef8042e
+#   content hash  981e7385348a7f8e
+#   text hash     85d5a69207c88212
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8f7d72f3f5336d36
-#   text hash     c6536a20df109de8
+#   content hash  981e7385348a7f8e
+#   text hash     c96d614362081ac8
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

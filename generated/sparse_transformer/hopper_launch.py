@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7752a8d3129bd47a
-#   text hash     1607e6c040ab8f5c
+#   content hash  334b4b7508db766e
+#   text hash     5ed22973d721aafe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7752a8d3129bd47a
-#   text hash     4b0001ce9c70e558
+#   content hash  334b4b7508db766e
+#   text hash     22985cd42184fe6a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7752a8d3129bd47a
-#   text hash     d13f91e44be66f89
+#   content hash  334b4b7508db766e
+#   text hash     93a7d773ac8fcf2e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7752a8d3129bd47a
-#   text hash     ac262f6a75bf7987
+#   content hash  334b4b7508db766e
+#   text hash     e60ae1d7873eae2c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

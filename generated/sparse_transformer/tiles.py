@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7752a8d3129bd47a
-#   text hash     45f4ecce90d9e516
+#   content hash  334b4b7508db766e
+#   text hash     dd3631fa544abd28
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5d88c114565d3058
-#   text hash     d592cfc5a51ce566
+#   content hash  f13b9dcfe2f11313
+#   text hash     29af3405dd5147b6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

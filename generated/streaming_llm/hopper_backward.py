@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5d88c114565d3058
-#   text hash     cd6a5f02f6fdfa9e
+#   content hash  f13b9dcfe2f11313
+#   text hash     38fa1a25bba293da
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5d88c114565d3058
-#   text hash     2f95f4bbd4ff7931
+#   content hash  f13b9dcfe2f11313
+#   text hash     e68d986546f7d472
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

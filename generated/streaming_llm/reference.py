@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5d88c114565d3058
-#   text hash     0ddf97c19cd90393
+#   content hash  f13b9dcfe2f11313
+#   text hash     d654732f24734902
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

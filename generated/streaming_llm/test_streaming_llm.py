@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5d88c114565d3058
-#   text hash     050d39571cfcbde5
+#   content hash  f13b9dcfe2f11313
+#   text hash     01cce1834ad4d063
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

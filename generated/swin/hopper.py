@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d7a61b6823b1cb32
-#   text hash     38e8a44d6afbfda4
+#   content hash  47a3bb4dfb44d028
+#   text hash     161a612113e3e194
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d7a61b6823b1cb32
-#   text hash     0d001ae40f1f13ec
+#   content hash  47a3bb4dfb44d028
+#   text hash     f5bc5253da2e5d43
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

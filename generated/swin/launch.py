@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d7a61b6823b1cb32
-#   text hash     2ee03564913ce6bb
+#   content hash  47a3bb4dfb44d028
+#   text hash     97d9ca04dd864bab
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d7a61b6823b1cb32
-#   text hash     f91a9558e0457d2b
+#   content hash  47a3bb4dfb44d028
+#   text hash     4c8b2991d7afa830
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

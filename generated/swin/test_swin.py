@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d7a61b6823b1cb32
-#   text hash     524cca9d4929547a
+#   content hash  47a3bb4dfb44d028
+#   text hash     0409eb301cf95ff2
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

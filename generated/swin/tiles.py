@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d7a61b6823b1cb32
-#   text hash     3a028c30026c8dce
+#   content hash  47a3bb4dfb44d028
+#   text hash     dd2353cb1e2fefcc
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac12180aa0ac5b89
-#   text hash     02ec3174d1a6f8c9
+#   content hash  3072c05247413fb4
+#   text hash     be454dcd34f13677
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac12180aa0ac5b89
-#   text hash     fd27b22f8b9b2c49
+#   content hash  3072c05247413fb4
+#   text hash     4f365d9ee9cc6c63
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

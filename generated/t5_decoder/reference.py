@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac12180aa0ac5b89
-#   text hash     23b949f837f84c11
+#   content hash  3072c05247413fb4
+#   text hash     652d4739dafaeb6c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac12180aa0ac5b89
-#   text hash     d7bd781ba7ecf841
+#   content hash  3072c05247413fb4
+#   text hash     5de65981d28c0cad
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac12180aa0ac5b89
-#   text hash     1833da57faee6b69
+#   content hash  3072c05247413fb4
+#   text hash     6ddbec81ab640831
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

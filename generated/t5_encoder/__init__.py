@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3755623f9e15c448
-#   text hash     47922f496e4e2d84
+#   content hash  e1ef2fc83d8cb8f1
+#   text hash     fab3c8f722d73e3b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

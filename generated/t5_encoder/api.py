@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3755623f9e15c448
-#   text hash     4fa71b8af7d7ae3e
+#   content hash  e1ef2fc83d8cb8f1
+#   text hash     20236d2c157750db
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

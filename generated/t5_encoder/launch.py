@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3755623f9e15c448
-#   text hash     2372418b2eafe61c
+#   content hash  e1ef2fc83d8cb8f1
+#   text hash     fbc7a0990f39eb3b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

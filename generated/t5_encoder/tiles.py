@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3755623f9e15c448
-#   text hash     32e0ab8647830836
+#   content hash  e1ef2fc83d8cb8f1
+#   text hash     1ff481a4033706c1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1b152d4e75280f41
-#   text hash     9b54afabe76a5442
+#   content hash  5e54a28d16ec2d3d
+#   text hash     f36f26f9228650e3
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1b152d4e75280f41
-#   text hash     1e66a257f6fefde9
+#   content hash  5e54a28d16ec2d3d
+#   text hash     bc2c7a9b13c4cbf7
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1b152d4e75280f41
-#   text hash     b2fb67c07a441820
+#   content hash  5e54a28d16ec2d3d
+#   text hash     9ddb457959ad5868
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

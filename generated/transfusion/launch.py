@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1b152d4e75280f41
-#   text hash     6c3c74d803e22110
+#   content hash  5e54a28d16ec2d3d
+#   text hash     cf070d93f72a329c
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

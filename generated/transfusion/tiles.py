@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1b152d4e75280f41
-#   text hash     e262bbfb43cb8528
+#   content hash  5e54a28d16ec2d3d
+#   text hash     e2dacb7dd19c3a24
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1ce433fe73dc7fb
-#   text hash     e8e73e71e5e4eb39
+#   content hash  124a95737c58aafb
+#   text hash     5c2ac7eae0c9825f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

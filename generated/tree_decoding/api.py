@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1ce433fe73dc7fb
-#   text hash     e33165e9e8dd6e01
+#   content hash  124a95737c58aafb
+#   text hash     22d49de87a82f64e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1ce433fe73dc7fb
-#   text hash     98b002c13abcd855
+#   content hash  124a95737c58aafb
+#   text hash     b68cddffab1b8a00
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1ce433fe73dc7fb
-#   text hash     b8d0914b4ad363db
+#   content hash  124a95737c58aafb
+#   text hash     e42c9fcb21d99669
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

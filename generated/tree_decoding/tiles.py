@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1ce433fe73dc7fb
-#   text hash     553e5314c74815b9
+#   content hash  124a95737c58aafb
+#   text hash     10247d28724849f8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

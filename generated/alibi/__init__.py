@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2563a1ce5c78d75d
-#   text hash     7d400b01e9e64b87
+#   content hash  0599f96fd0a4ba3c
+#   text hash     f5969c50f929eb26
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

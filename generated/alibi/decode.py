@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2563a1ce5c78d75d
-#   text hash     843e89c0761c4b5e
+#   content hash  0599f96fd0a4ba3c
+#   text hash     2d93e870ad54d115
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

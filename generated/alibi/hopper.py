@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2563a1ce5c78d75d
-#   text hash     09486946a1ba628e
+#   content hash  0599f96fd0a4ba3c
+#   text hash     bf167bb06e09abcb
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2563a1ce5c78d75d
-#   text hash     c121b78e0de1867e
+#   content hash  0599f96fd0a4ba3c
+#   text hash     e9e206182f1c6dda
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2563a1ce5c78d75d
-#   text hash     9e9de7bd5547741a
+#   content hash  0599f96fd0a4ba3c
+#   text hash     66f849fca8a871db
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb702c89b4ccaee0
-#   text hash     2ee83d7bce1478df
+#   content hash  ab83c9d05f28c5a7
+#   text hash     9f71fb2a91421f15
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

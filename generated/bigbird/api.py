@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb702c89b4ccaee0
-#   text hash     2f7aaae96b4b0711
+#   content hash  ab83c9d05f28c5a7
+#   text hash     136764eabc95c620
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb702c89b4ccaee0
-#   text hash     ab00a9dd4d88db70
+#   content hash  ab83c9d05f28c5a7
+#   text hash     2915dfd79b09fcc4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

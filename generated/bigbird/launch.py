@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb702c89b4ccaee0
-#   text hash     b6226dddcb9d984e
+#   content hash  ab83c9d05f28c5a7
+#   text hash     60ebbc8e864b7b26
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

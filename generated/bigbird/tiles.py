@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb702c89b4ccaee0
-#   text hash     224de6dc8ed2fa06
+#   content hash  ab83c9d05f28c5a7
+#   text hash     88ceb41061301c9b
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

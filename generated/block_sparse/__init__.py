@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85cedbfe1e54585a
-#   text hash     6f98e526159beaea
+#   content hash  6d9526a068eb831d
+#   text hash     32404e01d2159895
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

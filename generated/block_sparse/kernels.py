@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85cedbfe1e54585a
-#   text hash     0b08e75ef87d0495
+#   content hash  6d9526a068eb831d
+#   text hash     5e40c9b76faf8e9a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

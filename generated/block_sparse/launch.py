@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85cedbfe1e54585a
-#   text hash     881287dcca1b7475
+#   content hash  6d9526a068eb831d
+#   text hash     d5f37eecd6323830
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

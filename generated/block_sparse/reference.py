@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85cedbfe1e54585a
-#   text hash     3adb00338e437ea2
+#   content hash  6d9526a068eb831d
+#   text hash     a9a1abccc80c712f
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

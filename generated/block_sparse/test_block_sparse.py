@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85cedbfe1e54585a
-#   text hash     4e74e631cb3d2070
+#   content hash  6d9526a068eb831d
+#   text hash     7d760711030092b7
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

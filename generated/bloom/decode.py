@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df8ac270306e9cdf
-#   text hash     889d6e5f729d8d98
+#   content hash  e5710c9e850b3a4f
+#   text hash     09a265cacb3707d7
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

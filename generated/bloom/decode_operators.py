@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df8ac270306e9cdf
-#   text hash     b9a22ab7407d4cb8
+#   content hash  e5710c9e850b3a4f
+#   text hash     f2d2e78c9245ed40
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df8ac270306e9cdf
-#   text hash     4446e8117e4f4c71
+#   content hash  e5710c9e850b3a4f
+#   text hash     1c275811db523853
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

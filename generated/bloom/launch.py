@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df8ac270306e9cdf
-#   text hash     d60f8970220d9c49
+#   content hash  e5710c9e850b3a4f
+#   text hash     6967bc11e9f91eb7
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

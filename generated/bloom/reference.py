@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df8ac270306e9cdf
-#   text hash     eed23e98ca5a2106
+#   content hash  e5710c9e850b3a4f
+#   text hash     116d5f500e9b7c6e
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86eead77d91f1611
-#   text hash     ca1cbfa0cd60e848
+#   content hash  8d758fb5b5618cf0
+#   text hash     f1ef20267d9681ac
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86eead77d91f1611
-#   text hash     6c9f48bcee2e2f59
+#   content hash  8d758fb5b5618cf0
+#   text hash     d277c32949d20cb2
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86eead77d91f1611
-#   text hash     d25109117772404c
+#   content hash  8d758fb5b5618cf0
+#   text hash     af9058429643e9dd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

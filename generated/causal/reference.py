@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86eead77d91f1611
-#   text hash     029a09c0b1a0f7a8
+#   content hash  8d758fb5b5618cf0
+#   text hash     cfc36280a0d8dabc
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

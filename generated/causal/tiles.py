@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86eead77d91f1611
-#   text hash     957222e0c2ea426f
+#   content hash  8d758fb5b5618cf0
+#   text hash     c32fce341b601be9
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86eead77d91f1611
-#   text hash     b36bccdc2eaed90d
+#   content hash  8d758fb5b5618cf0
+#   text hash     666508aaeca50d27
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fc6f90a416c3f1b9
-#   text hash     19fc155ae84e1c5c
+#   content hash  a5a337a8ae161943
+#   text hash     a4f8614ea2c10a9a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

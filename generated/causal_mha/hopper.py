@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fc6f90a416c3f1b9
-#   text hash     d7f82184acfbce8a
+#   content hash  a5a337a8ae161943
+#   text hash     03588e3113bb2dda
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fc6f90a416c3f1b9
-#   text hash     b814aaaf098f62f0
+#   content hash  a5a337a8ae161943
+#   text hash     8586368af9a0f0c7
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

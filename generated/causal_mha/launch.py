@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fc6f90a416c3f1b9
-#   text hash     b415d75b0f8e4a47
+#   content hash  a5a337a8ae161943
+#   text hash     f7c50b2c62620d6c
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fc6f90a416c3f1b9
-#   text hash     8137cfe43097050e
+#   content hash  a5a337a8ae161943
+#   text hash     9c97c13d3edbac46
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

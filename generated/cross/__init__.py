@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41e64c4b9cdd662a
-#   text hash     6ae5794ab48fc1f4
+#   content hash  666caef91cefb4d7
+#   text hash     b5dddaa182568341
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

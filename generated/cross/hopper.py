@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41e64c4b9cdd662a
-#   text hash     6d68b0d37871eb9f
+#   content hash  666caef91cefb4d7
+#   text hash     df513552fd325c58
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41e64c4b9cdd662a
-#   text hash     c1153c722971fa18
+#   content hash  666caef91cefb4d7
+#   text hash     f48e04d137c79d7f
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41e64c4b9cdd662a
-#   text hash     343163a637ac677a
+#   content hash  666caef91cefb4d7
+#   text hash     3cd817061a7f390f
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

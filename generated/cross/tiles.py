@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41e64c4b9cdd662a
-#   text hash     c724b8d693b90a6d
+#   content hash  666caef91cefb4d7
+#   text hash     d7552050e5f772fd
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

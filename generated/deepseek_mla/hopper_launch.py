@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74add9a3d54ac343
-#   text hash     dab07b1b95ed91f3
+#   content hash  ae581996906091e3
+#   text hash     ae368d5d4435c5ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74add9a3d54ac343
-#   text hash     e286f6ff2aa8a067
+#   content hash  ae581996906091e3
+#   text hash     29e3cfbb5cf6c29f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7057c8f5204b832a
-#   text hash     dd1c42ba9c3edcb4
+#   content hash  2b5954921bcc82f6
+#   text hash     63cae68d83acd933
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -53,7 +53,8 @@ def split_of(q, k, v, longest, split_size):
     if size > 512 and not decode_arguments.are_columns(v, k):
         # tiles of both
         size = 512
-    block_m = min(max(16, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
+    fewest = FEW
+    block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
     short, long, many = table[size]
     block_n, warps, stages, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:

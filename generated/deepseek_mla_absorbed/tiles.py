@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7057c8f5204b832a
-#   text hash     ae5a3e7eb51d61ec
+#   content hash  2b5954921bcc82f6
+#   text hash     9bbbfff37534e4b1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

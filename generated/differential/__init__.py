@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cf345db73e38f0f
-#   text hash     c90fba2490b4a0fc
+#   content hash  b86b44a09dd71934
+#   text hash     8ba371eb0f9c0184
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cf345db73e38f0f
-#   text hash     347f11d9ff962f58
+#   content hash  b86b44a09dd71934
+#   text hash     2784be96d19c8ff2
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cf345db73e38f0f
-#   text hash     40bd279103a8f728
+#   content hash  b86b44a09dd71934
+#   text hash     f41aded90b20d27c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

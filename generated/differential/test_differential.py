@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cf345db73e38f0f
-#   text hash     81ed0579a0a71019
+#   content hash  b86b44a09dd71934
+#   text hash     76a402993d93f3df
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

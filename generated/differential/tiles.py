@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3cf345db73e38f0f
-#   text hash     db0c01ba0e0486ff
+#   content hash  b86b44a09dd71934
+#   text hash     b21bb05584003dde
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

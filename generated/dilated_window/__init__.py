@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  10d736def36d3030
-#   text hash     a9a386f87a260a85
+#   content hash  17bfdd2f9bb60552
+#   text hash     0e56353da1aa2d54
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  10d736def36d3030
-#   text hash     838d9f99ea01424c
+#   content hash  17bfdd2f9bb60552
+#   text hash     4d2a1cb69656f90f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  10d736def36d3030
-#   text hash     367d97ec46a872c3
+#   content hash  17bfdd2f9bb60552
+#   text hash     82781594513c3387
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

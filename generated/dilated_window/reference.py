@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  10d736def36d3030
-#   text hash     a51808fd5cfac5f4
+#   content hash  17bfdd2f9bb60552
+#   text hash     73d39546f8121abd
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

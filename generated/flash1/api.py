@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0333c885fd36d6f7
-#   text hash     188992d94647ec6a
+#   content hash  8a04e3d549236a74
+#   text hash     046a7f724796b0d7
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0333c885fd36d6f7
-#   text hash     5dd1abf7d8925a6e
+#   content hash  8a04e3d549236a74
+#   text hash     b612d11740c36476
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

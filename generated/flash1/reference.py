@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0333c885fd36d6f7
-#   text hash     b1352ab377098f65
+#   content hash  8a04e3d549236a74
+#   text hash     a90f41837e4fa04b
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

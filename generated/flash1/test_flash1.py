@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0333c885fd36d6f7
-#   text hash     5381fee0c85231bf
+#   content hash  8a04e3d549236a74
+#   text hash     3ace8a009253d511
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

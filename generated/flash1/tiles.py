@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0333c885fd36d6f7
-#   text hash     233dc95fd22ee3cc
+#   content hash  8a04e3d549236a74
+#   text hash     55b3c45f19d1f366
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3092c6348d4a24b7
-#   text hash     09748fa33e79d954
+#   content hash  8c90e84be9c5e252
+#   text hash     59a2ec76458cec44
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

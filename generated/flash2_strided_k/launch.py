@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3092c6348d4a24b7
-#   text hash     3eee680f1ff9928b
+#   content hash  8c90e84be9c5e252
+#   text hash     2e13e6c3877f733f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

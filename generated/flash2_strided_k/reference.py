@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3092c6348d4a24b7
-#   text hash     893402d7c8aaf40f
+#   content hash  8c90e84be9c5e252
+#   text hash     239212ecd8b27192
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3092c6348d4a24b7
-#   text hash     86a32d66f1b03872
+#   content hash  8c90e84be9c5e252
+#   text hash     cdda9e5d34555f6a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

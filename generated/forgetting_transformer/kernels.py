@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8363436ce8d8b57b
-#   text hash     364c657f122fb717
+#   content hash  91993ae294ec2557
+#   text hash     e6ac3029acf56820
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8363436ce8d8b57b
-#   text hash     da29cee91d6a37db
+#   content hash  91993ae294ec2557
+#   text hash     e03ba9478b7a69da
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

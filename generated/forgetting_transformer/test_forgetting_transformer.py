@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8363436ce8d8b57b
-#   text hash     b2efcb5e47d75024
+#   content hash  91993ae294ec2557
+#   text hash     4b4013cc39d5ed0b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8363436ce8d8b57b
-#   text hash     8813e4aefbfd74eb
+#   content hash  91993ae294ec2557
+#   text hash     d7223f49830d370c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8f49d4955dd507b
-#   text hash     c897298f80c9c5c4
+#   content hash  645e0022c4110835
+#   text hash     adb900b0f6ad685d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8f49d4955dd507b
-#   text hash     c0610ef9f5a6e392
+#   content hash  645e0022c4110835
+#   text hash     c2f909b8d0d1ce4f
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8f49d4955dd507b
-#   text hash     030013ba5c552f4a
+#   content hash  645e0022c4110835
+#   text hash     c7c801d9122adcf7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

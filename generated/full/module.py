@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8f49d4955dd507b
-#   text hash     4f6136ca22079cb8
+#   content hash  645e0022c4110835
+#   text hash     6d6e4f7f2eb8283f
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8f49d4955dd507b
-#   text hash     9b5b4cf4d7410845
+#   content hash  645e0022c4110835
+#   text hash     7267999a91f8d60e
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8f49d4955dd507b
-#   text hash     26a7bb067230fee7
+#   content hash  645e0022c4110835
+#   text hash     8d6ac73e8f5d895d
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

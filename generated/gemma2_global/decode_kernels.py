@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  997a66a1841370d0
-#   text hash     34d21f4e2f77293a
+#   content hash  8d660defad6ac0f7
+#   text hash     1c41f007bfc64f66
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

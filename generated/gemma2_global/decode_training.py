@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  997a66a1841370d0
-#   text hash     5de80b6f32cecc23
+#   content hash  8d660defad6ac0f7
+#   text hash     1a4a762ceacf334e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  997a66a1841370d0
-#   text hash     afbf41df9458d1b1
+#   content hash  8d660defad6ac0f7
+#   text hash     fdf2f4fc46a4ab84
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

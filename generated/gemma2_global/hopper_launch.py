@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  997a66a1841370d0
-#   text hash     30d2d38f2c92c264
+#   content hash  8d660defad6ac0f7
+#   text hash     f10b44ab55d254e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

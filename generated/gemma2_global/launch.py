@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  997a66a1841370d0
-#   text hash     a2fd3f85ed24d41a
+#   content hash  8d660defad6ac0f7
+#   text hash     26981ade19ba7269
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

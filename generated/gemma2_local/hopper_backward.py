@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  36d8d785eb0ff396
-#   text hash     6b33dda3c6848ceb
+#   content hash  3e05fac2c957210f
+#   text hash     e835e7b9edd863e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  36d8d785eb0ff396
-#   text hash     ec597dfd3f2a09a2
+#   content hash  3e05fac2c957210f
+#   text hash     fcb6fc3ed16c284c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  36d8d785eb0ff396
-#   text hash     2716b437a6063da0
+#   content hash  3e05fac2c957210f
+#   text hash     0c11f35ecd9ae0af
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

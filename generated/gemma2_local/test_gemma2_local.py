@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  36d8d785eb0ff396
-#   text hash     84b4a464255f9460
+#   content hash  3e05fac2c957210f
+#   text hash     4e3ce849bdf0415d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81bf3a6b2036cafd
-#   text hash     6c4b34de69c7fb3a
+#   content hash  62c8754482273b1b
+#   text hash     7469960aaf16f64c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

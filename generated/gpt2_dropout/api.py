@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81bf3a6b2036cafd
-#   text hash     d33cf58c03f58dc8
+#   content hash  62c8754482273b1b
+#   text hash     f6849f5a7f25a52c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81bf3a6b2036cafd
-#   text hash     78ed9813527b5be3
+#   content hash  62c8754482273b1b
+#   text hash     e5e6428132a639fc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81bf3a6b2036cafd
-#   text hash     f2099cd644cc5638
+#   content hash  62c8754482273b1b
+#   text hash     ed3add4aef3fa5f1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

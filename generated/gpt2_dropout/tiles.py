@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81bf3a6b2036cafd
-#   text hash     ab141df28f5009ba
+#   content hash  62c8754482273b1b
+#   text hash     c457ad4e8412127d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5840a4f86515d0f0
-#   text hash     fe6a5125d42df93a
+#   content hash  207350120cb420a6
+#   text hash     e4ccdea1d74e0652
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5840a4f86515d0f0
-#   text hash     e4f9a5c3a014fa3a
+#   content hash  207350120cb420a6
+#   text hash     9973dd14e3e60bc9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5840a4f86515d0f0
-#   text hash     a440d029f29aed70
+#   content hash  207350120cb420a6
+#   text hash     0d7155e32fb87dc2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5840a4f86515d0f0
-#   text hash     ab14bf94c2e94e8a
+#   content hash  207350120cb420a6
+#   text hash     cf1f594a8d5eddcf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

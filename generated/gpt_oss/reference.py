@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5840a4f86515d0f0
-#   text hash     b6a95fbf14c4074b
+#   content hash  207350120cb420a6
+#   text hash     258c4a77c01d65a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c9f4876fee51273e
-#   text hash     27ce816737b66eb5
+#   content hash  f5b18a85521c0f0a
+#   text hash     c376aa5d525c129c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

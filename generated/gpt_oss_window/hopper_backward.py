@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c9f4876fee51273e
-#   text hash     d13d33332af6b87b
+#   content hash  f5b18a85521c0f0a
+#   text hash     27cb2b82d099781a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

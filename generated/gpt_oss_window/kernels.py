@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c9f4876fee51273e
-#   text hash     281efde1e5ba2011
+#   content hash  f5b18a85521c0f0a
+#   text hash     5ca43eec1f5c8b68
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

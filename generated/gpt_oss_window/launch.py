@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c9f4876fee51273e
-#   text hash     67ccd0016852e628
+#   content hash  f5b18a85521c0f0a
+#   text hash     c3f184697ea61e25
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c9f4876fee51273e
-#   text hash     549c08d2f475d0c3
+#   content hash  f5b18a85521c0f0a
+#   text hash     95f2d9204b7c5e49
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  431ba149ebd1803c
-#   text hash     be9893fe81d69411
+#   content hash  487f2a345d56ddbd
+#   text hash     44f676319bf36631
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

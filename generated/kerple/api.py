@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  431ba149ebd1803c
-#   text hash     8a98b6a9e3aa7d6a
+#   content hash  487f2a345d56ddbd
+#   text hash     e4fdcf99d5f36872
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  431ba149ebd1803c
-#   text hash     3e7848aca57dbc27
+#   content hash  487f2a345d56ddbd
+#   text hash     ba2703cc3c316eab
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  431ba149ebd1803c
-#   text hash     3eaea633d4fea194
+#   content hash  487f2a345d56ddbd
+#   text hash     4248b3f6e7664d0b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  431ba149ebd1803c
-#   text hash     b95581cc159cf4a6
+#   content hash  487f2a345d56ddbd
+#   text hash     b6df6a549ded5fb8
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a81a8d7c2df1dd28
-#   text hash     2e3b8e837c5ad45c
+#   content hash  988ef546073ec05c
+#   text hash     a244b318acd5c5c4
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a81a8d7c2df1dd28
-#   text hash     7a4319e8046b93d5
+#   content hash  988ef546073ec05c
+#   text hash     a53f7a7c66877721
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a81a8d7c2df1dd28
-#   text hash     7da42ccb713d21cb
+#   content hash  988ef546073ec05c
+#   text hash     bec08fbdcd4eaae7
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a81a8d7c2df1dd28
-#   text hash     76401f1e9d725896
+#   content hash  988ef546073ec05c
+#   text hash     2a4fb02e3e83e4bf
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

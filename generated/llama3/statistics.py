@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a81a8d7c2df1dd28
-#   text hash     f717d72e5925d0c5
+#   content hash  988ef546073ec05c
+#   text hash     beca65a42531df30
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bca90a3b7c690747
-#   text hash     4569a6c11fc87657
+#   content hash  fd87d013af60c608
+#   text hash     05b15bb1bf2de367
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

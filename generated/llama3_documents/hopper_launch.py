@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bca90a3b7c690747
-#   text hash     c54b373f0fc736e4
+#   content hash  fd87d013af60c608
+#   text hash     fbc9496be4d12326
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

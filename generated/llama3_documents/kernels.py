@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bca90a3b7c690747
-#   text hash     53f19e253f8ace85
+#   content hash  fd87d013af60c608
+#   text hash     b8f73a3b831ed5f9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

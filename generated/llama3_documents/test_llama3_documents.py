@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bca90a3b7c690747
-#   text hash     f31b69374e12207b
+#   content hash  fd87d013af60c608
+#   text hash     cc3dc879e81e0d8f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

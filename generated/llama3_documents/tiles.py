@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bca90a3b7c690747
-#   text hash     6be883cea1a06ae8
+#   content hash  fd87d013af60c608
+#   text hash     c3ea15e7cbd00e31
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

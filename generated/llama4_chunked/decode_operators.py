@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  578874c114526212
-#   text hash     4e35d42d75e66ea5
+#   content hash  9fb86ede58d07044
+#   text hash     d931ee7366e89aff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  578874c114526212
-#   text hash     d8b1633a7e9de97e
+#   content hash  9fb86ede58d07044
+#   text hash     5d8d1b671a67fe7a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  578874c114526212
-#   text hash     51b3b5b7a8fe9bf2
+#   content hash  9fb86ede58d07044
+#   text hash     22dde382cf537f5c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  578874c114526212
-#   text hash     f1ba120ae23ffae2
+#   content hash  9fb86ede58d07044
+#   text hash     d8f6983b2b4de5fa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

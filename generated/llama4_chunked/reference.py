@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  578874c114526212
-#   text hash     b53ad9e111f362fa
+#   content hash  9fb86ede58d07044
+#   text hash     e1bc9c138e8d246c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  451101b66e4f3382
-#   text hash     6ff2141d7c32b118
+#   content hash  b339d1de899f1d67
+#   text hash     a4f47364b2f27656
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  451101b66e4f3382
-#   text hash     2a85cae4bc18901d
+#   content hash  b339d1de899f1d67
+#   text hash     88eb94c3c09d9b7a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  451101b66e4f3382
-#   text hash     9c04f417007d378e
+#   content hash  b339d1de899f1d67
+#   text hash     ffd16638f503f81b
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

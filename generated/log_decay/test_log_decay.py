@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  451101b66e4f3382
-#   text hash     f1601dc5cf804b8b
+#   content hash  b339d1de899f1d67
+#   text hash     db9d541c9eb45ad4
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  451101b66e4f3382
-#   text hash     a1c85e8699762f81
+#   content hash  b339d1de899f1d67
+#   text hash     1bae54e765f8833a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  96849ed1df29fe4d
-#   text hash     a65ca58227d723ed
+#   content hash  265d1ef4ceb22638
+#   text hash     0f61543c059b22f9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  96849ed1df29fe4d
-#   text hash     b0cd29ee619f1920
+#   content hash  265d1ef4ceb22638
+#   text hash     39a2fb446214c3c1
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

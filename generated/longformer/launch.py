@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  96849ed1df29fe4d
-#   text hash     df572cd5a5eddebf
+#   content hash  265d1ef4ceb22638
+#   text hash     131bbedb44317c02
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

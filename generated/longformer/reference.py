@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  96849ed1df29fe4d
-#   text hash     9cbac03780ee9ca0
+#   content hash  265d1ef4ceb22638
+#   text hash     8cbb8effbef3b539
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  96849ed1df29fe4d
-#   text hash     8332094da6757f60
+#   content hash  265d1ef4ceb22638
+#   text hash     16c3f4c95761d632
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

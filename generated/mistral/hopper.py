@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f53c17d6497d2ee0
-#   text hash     39c217bbda9a65f9
+#   content hash  a58866aa913f10b1
+#   text hash     09b8eb13fc362204
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

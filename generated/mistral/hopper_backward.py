@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f53c17d6497d2ee0
-#   text hash     f3b36b10208c7057
+#   content hash  a58866aa913f10b1
+#   text hash     c7e40d87f14adaf1
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f53c17d6497d2ee0
-#   text hash     c1fc3c34361ebebb
+#   content hash  a58866aa913f10b1
+#   text hash     014be08a0df49518
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f53c17d6497d2ee0
-#   text hash     40ddc3e98c44edb9
+#   content hash  a58866aa913f10b1
+#   text hash     6accd637ebe165d6
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

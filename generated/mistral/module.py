@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f53c17d6497d2ee0
-#   text hash     9ce99af2b5e54d34
+#   content hash  a58866aa913f10b1
+#   text hash     80b69d2458eb5d28
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

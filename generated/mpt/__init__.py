@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  957321a6238bf2df
-#   text hash     46f3636e5d65b7a6
+#   content hash  424e13e39266fa4e
+#   text hash     c46602a107cdf775
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

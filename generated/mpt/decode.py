@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  957321a6238bf2df
-#   text hash     11be006d13aacb0d
+#   content hash  424e13e39266fa4e
+#   text hash     e32c95a0fcadbabc
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  957321a6238bf2df
-#   text hash     e6ade23579281543
+#   content hash  424e13e39266fa4e
+#   text hash     71ce459244b56229
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  957321a6238bf2df
-#   text hash     5ecdead4e8612274
+#   content hash  424e13e39266fa4e
+#   text hash     ebf17769e681284d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  957321a6238bf2df
-#   text hash     b001786dd84688cc
+#   content hash  424e13e39266fa4e
+#   text hash     4bd47a5d62af4a50
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  957321a6238bf2df
-#   text hash     5fdedb1205fc71c5
+#   content hash  424e13e39266fa4e
+#   text hash     faebcbc3e91570e5
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

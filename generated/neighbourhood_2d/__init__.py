@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a4ee4fe3a5f7d45a
-#   text hash     09b9da33d69cac85
+#   content hash  48da8ed7705059c5
+#   text hash     befea51b9668b7e9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a4ee4fe3a5f7d45a
-#   text hash     bbf4f8c31ecf6c5f
+#   content hash  48da8ed7705059c5
+#   text hash     c0a86a50269ac96a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

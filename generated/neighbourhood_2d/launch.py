@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a4ee4fe3a5f7d45a
-#   text hash     c181d03268c91dab
+#   content hash  48da8ed7705059c5
+#   text hash     0ebadcbac4a83b0b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a4ee4fe3a5f7d45a
-#   text hash     2eb8ad5c3bf4a09a
+#   content hash  48da8ed7705059c5
+#   text hash     d45b807de1f7cf9e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

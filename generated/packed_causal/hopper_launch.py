@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c98a48df3f58a6f8
-#   text hash     54f4a720a9af6016
+#   content hash  6bb0631c48cf4d64
+#   text hash     f028771b63990bda
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

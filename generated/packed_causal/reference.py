@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c98a48df3f58a6f8
-#   text hash     80187e8c8855080f
+#   content hash  6bb0631c48cf4d64
+#   text hash     447116970c6db2df
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c98a48df3f58a6f8
-#   text hash     3a6384f0d94f9aaa
+#   content hash  6bb0631c48cf4d64
+#   text hash     95e88934d1329c9c
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c98a48df3f58a6f8
-#   text hash     be91d6830599b364
+#   content hash  6bb0631c48cf4d64
+#   text hash     75d571cfbffe2d57
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

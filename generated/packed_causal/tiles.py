@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c98a48df3f58a6f8
-#   text hash     a681a95674392cd8
+#   content hash  6bb0631c48cf4d64
+#   text hash     52696637f3c71bdd
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  92b78fd3ef0fc83a
-#   text hash     005b5941af600a0b
+#   content hash  a10b36400142bb41
+#   text hash     8c7e63d7d7ce35bc
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  92b78fd3ef0fc83a
-#   text hash     3fbfc26a54ece1dd
+#   content hash  a10b36400142bb41
+#   text hash     36a70f97d04255d1
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  92b78fd3ef0fc83a
-#   text hash     560e9a9524b6f1e4
+#   content hash  a10b36400142bb41
+#   text hash     54953ecc87083eb0
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  92b78fd3ef0fc83a
-#   text hash     fcabe73d102157ac
+#   content hash  a10b36400142bb41
+#   text hash     185f117bce7df810
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

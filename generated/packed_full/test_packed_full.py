@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  92b78fd3ef0fc83a
-#   text hash     73025a0316943adf
+#   content hash  a10b36400142bb41
+#   text hash     358c7050c7ee6798
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ce845935f879a50d
-#   text hash     c300617ac9e1e3b7
+#   content hash  59cb940e8bf2fb08
+#   text hash     c612b6a1f0006dc4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ce845935f879a50d
-#   text hash     becf3a93951f0fa0
+#   content hash  59cb940e8bf2fb08
+#   text hash     66fc1c28a3bbfa52
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7af7130f761a314a
-#   text hash     fe063a3e4ba2633d
+#   content hash  37bc82f70bce3cb6
+#   text hash     f3ae0ed4a3cf6b97
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7af7130f761a314a
-#   text hash     6778b66e31f393fd
+#   content hash  37bc82f70bce3cb6
+#   text hash     cec620a0c58bdad5
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7af7130f761a314a
-#   text hash     17790961f1282d72
+#   content hash  37bc82f70bce3cb6
+#   text hash     856b8bb556ecc1c4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

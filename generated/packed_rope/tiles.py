@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7af7130f761a314a
-#   text hash     aab364d909626baa
+#   content hash  37bc82f70bce3cb6
+#   text hash     f8a29e656c186444
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c3653f5fa9e9330
-#   text hash     d16f8a615306e876
+#   content hash  449966f373ccaf50
+#   text hash     b81e31ac22811138
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

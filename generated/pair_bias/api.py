@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c3653f5fa9e9330
-#   text hash     10496d8d94192ac4
+#   content hash  449966f373ccaf50
+#   text hash     c4208f1606edac2d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

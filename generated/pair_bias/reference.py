@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c3653f5fa9e9330
-#   text hash     f695a49b99486fd9
+#   content hash  449966f373ccaf50
+#   text hash     172ec83a1884b40a
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

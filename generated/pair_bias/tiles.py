@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c3653f5fa9e9330
-#   text hash     17064e0f8dd95273
+#   content hash  449966f373ccaf50
+#   text hash     88831a87898aaa9a
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  005a96de7bc11b2e
-#   text hash     9e2f4f105276feec
+#   content hash  02f85505c83782f9
+#   text hash     0d6d3efa3a183415
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

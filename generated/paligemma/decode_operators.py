@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  005a96de7bc11b2e
-#   text hash     92dcf96268ebf30c
+#   content hash  02f85505c83782f9
+#   text hash     0c4edd98b8739ba7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

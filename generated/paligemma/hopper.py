@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  005a96de7bc11b2e
-#   text hash     3aaeabd402951aef
+#   content hash  02f85505c83782f9
+#   text hash     a9f227d5359025cc
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

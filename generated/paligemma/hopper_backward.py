@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  005a96de7bc11b2e
-#   text hash     c30ae0660bc5e608
+#   content hash  02f85505c83782f9
+#   text hash     38e1d056904ca0b2
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  005a96de7bc11b2e
-#   text hash     9f877f5b12066399
+#   content hash  02f85505c83782f9
+#   text hash     4b02d2f8729237e9
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

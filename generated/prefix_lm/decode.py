@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1713f20a37961f1f
-#   text hash     85d853458de0d2dd
+#   content hash  2723af12a0fa7ac4
+#   text hash     b247c2ce92f9cc26
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1713f20a37961f1f
-#   text hash     8f858eaebd7136db
+#   content hash  2723af12a0fa7ac4
+#   text hash     cebc34978118e420
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

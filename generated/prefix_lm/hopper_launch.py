@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1713f20a37961f1f
-#   text hash     d8640f4c34fbe28d
+#   content hash  2723af12a0fa7ac4
+#   text hash     e30c74dd9a79a02a
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1713f20a37961f1f
-#   text hash     772499bafd94e37f
+#   content hash  2723af12a0fa7ac4
+#   text hash     296f18698d811044
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1713f20a37961f1f
-#   text hash     60576004c5f8b268
+#   content hash  2723af12a0fa7ac4
+#   text hash     4fea8ed7d65ef736
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

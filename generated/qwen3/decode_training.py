@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f84892504356cc4f
-#   text hash     30cbd4bef8c10b17
+#   content hash  988276997d0d03fb
+#   text hash     c06dd53def6d90b7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f84892504356cc4f
-#   text hash     73eb4a0f1001991f
+#   content hash  988276997d0d03fb
+#   text hash     0a46fac868c786a8
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f84892504356cc4f
-#   text hash     e6c5f632ccd759c5
+#   content hash  988276997d0d03fb
+#   text hash     cd615d3e44f3d22b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f84892504356cc4f
-#   text hash     97abb623b9f7e2ce
+#   content hash  988276997d0d03fb
+#   text hash     d26718c1f050fe1d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

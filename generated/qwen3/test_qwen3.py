@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f84892504356cc4f
-#   text hash     5986d2a5a869c8a4
+#   content hash  988276997d0d03fb
+#   text hash     1661db16e32b685f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8baf3e58e7a1b6c9
-#   text hash     734326a4f523b646
+#   content hash  8dc2415050a384e0
+#   text hash     082b2b0d15274013
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

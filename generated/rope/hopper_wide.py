@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8baf3e58e7a1b6c9
-#   text hash     d517aae1115d089c
+#   content hash  8dc2415050a384e0
+#   text hash     9b32d03432abcc17
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

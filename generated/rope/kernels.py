@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8baf3e58e7a1b6c9
-#   text hash     149ed7136ea92e21
+#   content hash  8dc2415050a384e0
+#   text hash     f04b24563d3dc82c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8baf3e58e7a1b6c9
-#   text hash     a72a77d68f0a76d6
+#   content hash  8dc2415050a384e0
+#   text hash     3cd2933f0c696f6f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8baf3e58e7a1b6c9
-#   text hash     ca6fd491b52fcc7d
+#   content hash  8dc2415050a384e0
+#   text hash     2c5d1f4e45318992
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

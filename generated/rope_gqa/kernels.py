@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  68c08e1536ca1e41
-#   text hash     9edfc78f7bea8fdc
+#   content hash  85441be04952b8ec
+#   text hash     c2dac8aff37ebc3e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  68c08e1536ca1e41
-#   text hash     67fec335c5aa295c
+#   content hash  85441be04952b8ec
+#   text hash     4f8a48e720fd6fd7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

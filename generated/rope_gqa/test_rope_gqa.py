@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  68c08e1536ca1e41
-#   text hash     2f0bacf9007866d2
+#   content hash  85441be04952b8ec
+#   text hash     726b7eea1847ab02
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c81c6957368f90e
-#   text hash     ebb24ee880258fcb
+#   content hash  7c00ba05335f3c32
+#   text hash     9804c8a6758846d5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

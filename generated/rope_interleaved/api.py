@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c81c6957368f90e
-#   text hash     d4f3b4442a58a761
+#   content hash  7c00ba05335f3c32
+#   text hash     f3a4d5346683a248
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

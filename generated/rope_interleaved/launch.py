@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c81c6957368f90e
-#   text hash     3178471ce8d2fcd8
+#   content hash  7c00ba05335f3c32
+#   text hash     a952894c4d887130
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c81c6957368f90e
-#   text hash     0cefcafffeb106c5
+#   content hash  7c00ba05335f3c32
+#   text hash     afe4b4425668a95e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e643483ef73452b8
-#   text hash     665a28a37bdafd2c
+#   content hash  5db91a1968be4fb0
+#   text hash     e75675e20b325cfd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

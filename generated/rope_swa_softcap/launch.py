@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e643483ef73452b8
-#   text hash     291e92842ebbaf48
+#   content hash  5db91a1968be4fb0
+#   text hash     609e691652f155f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e643483ef73452b8
-#   text hash     134fc639cd3efcfe
+#   content hash  5db91a1968be4fb0
+#   text hash     99d8149a1bf2a9de
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

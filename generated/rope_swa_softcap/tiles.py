@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e643483ef73452b8
-#   text hash     083f40eb0061c1a4
+#   content hash  5db91a1968be4fb0
+#   text hash     4c96d34760209e69
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

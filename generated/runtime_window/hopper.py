@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26e8d32ebbeed22f
-#   text hash     60e7e39335e15594
+#   content hash  3504a2cafa8fa277
+#   text hash     bd167c583726ba16
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26e8d32ebbeed22f
-#   text hash     191b30d4abeb2bbc
+#   content hash  3504a2cafa8fa277
+#   text hash     99c7c43e0482facf
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26e8d32ebbeed22f
-#   text hash     82e9155a5c7883ad
+#   content hash  3504a2cafa8fa277
+#   text hash     e262cd5a530ff677
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26e8d32ebbeed22f
-#   text hash     7f1939c470340862
+#   content hash  3504a2cafa8fa277
+#   text hash     906560a731911c9b
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26e8d32ebbeed22f
-#   text hash     106592926baed288
+#   content hash  3504a2cafa8fa277
+#   text hash     4d35ddcfa01f7f68
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

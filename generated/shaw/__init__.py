@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2bfd9043bd16c42
-#   text hash     e040a07ab3fa859d
+#   content hash  97db9db273bda6ec
+#   text hash     642f2d9baa273f05
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

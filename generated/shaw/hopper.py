@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2bfd9043bd16c42
-#   text hash     d9b142f2d0aa3ec1
+#   content hash  97db9db273bda6ec
+#   text hash     da3d731c8199a8f4
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2bfd9043bd16c42
-#   text hash     b85ee9c07580004f
+#   content hash  97db9db273bda6ec
+#   text hash     db3301bba1d8707d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2bfd9043bd16c42
-#   text hash     adc0e4febd08e238
+#   content hash  97db9db273bda6ec
+#   text hash     dd05d5a6293b9607
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b2bfd9043bd16c42
-#   text hash     e0f36ed47c232edf
+#   content hash  97db9db273bda6ec
+#   text hash     e050eb5e0c567883
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

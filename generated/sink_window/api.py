@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f334819e1e2897a
-#   text hash     8cf95a378f1d43dc
+#   content hash  b4ec572b0b8b19fa
+#   text hash     144e1640d2fec63a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f334819e1e2897a
-#   text hash     7df00e44625ee531
+#   content hash  b4ec572b0b8b19fa
+#   text hash     dd11d4507cbdf516
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

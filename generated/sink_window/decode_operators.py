@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f334819e1e2897a
-#   text hash     5da8068a8e1ff731
+#   content hash  b4ec572b0b8b19fa
+#   text hash     96fe4f1b3b859c88
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f334819e1e2897a
-#   text hash     3dde8157e0fc44ce
+#   content hash  b4ec572b0b8b19fa
+#   text hash     e2dd2de5a5dd271e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

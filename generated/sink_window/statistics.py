@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f334819e1e2897a
-#   text hash     69dc33b61a4b6e0b
+#   content hash  b4ec572b0b8b19fa
+#   text hash     07415aa605618e81
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

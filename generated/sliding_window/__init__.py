@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0073953bdef681f9
-#   text hash     c7170aa8d1c0680b
+#   content hash  1fbb88470ef0984c
+#   text hash     aa33d349ec47d0ee
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0073953bdef681f9
-#   text hash     2829fd062824d647
+#   content hash  1fbb88470ef0984c
+#   text hash     35b4edcf045912c1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0073953bdef681f9
-#   text hash     4ba0ca89254fbfeb
+#   content hash  1fbb88470ef0984c
+#   text hash     adeddf1630926f37
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0073953bdef681f9
-#   text hash     0a8683100026b1dc
+#   content hash  1fbb88470ef0984c
+#   text hash     fbb24dab2cd450b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

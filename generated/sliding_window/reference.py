@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0073953bdef681f9
-#   text hash     6353714ee4b0be0d
+#   content hash  1fbb88470ef0984c
+#   text hash     92805a97303592fb
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

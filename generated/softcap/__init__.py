@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  049fe333f2d03030
-#   text hash     5cb161e5c95cfd34
+#   content hash  c61012b74e27b016
+#   text hash     b72fffbe68306bef
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  049fe333f2d03030
-#   text hash     7822d7e6ea4d6400
+#   content hash  c61012b74e27b016
+#   text hash     7fd82ca47eb76649
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

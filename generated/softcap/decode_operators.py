@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  049fe333f2d03030
-#   text hash     e13413ea909e747f
+#   content hash  c61012b74e27b016
+#   text hash     f2e05f0ac0b323d8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  049fe333f2d03030
-#   text hash     926c04b090d6f542
+#   content hash  c61012b74e27b016
+#   text hash     7f34a3be8acf30e6
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  049fe333f2d03030
-#   text hash     7c98684bd9febeca
+#   content hash  c61012b74e27b016
+#   text hash     da7dd9b94d0a70ac
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

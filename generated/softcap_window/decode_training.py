@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  981e7385348a7f8e
-#   text hash     fd11b975283201c2
+#   content hash  0b514e5b32ca1431
+#   text hash     b249b12694503835
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

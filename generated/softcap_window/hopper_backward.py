@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  981e7385348a7f8e
-#   text hash     404111c94f9e7531
+#   content hash  0b514e5b32ca1431
+#   text hash     6a2f43dc538a16ab
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

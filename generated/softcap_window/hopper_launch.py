@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  981e7385348a7f8e
-#   text hash     c4042c3fbc7dca23
+#   content hash  0b514e5b32ca1431
+#   text hash     1eb39ca84ea14013
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

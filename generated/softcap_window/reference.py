@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  981e7385348a7f8e
-#   text hash     b61beed671d99bc7
+#   content hash  0b514e5b32ca1431
+#   text hash     bb4005c98100052d
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

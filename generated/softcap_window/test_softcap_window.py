@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  981e7385348a7f8e
-#   text hash     85d5a69207c88212
+#   content hash  0b514e5b32ca1431
+#   text hash     69921a3a498fcdad
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  334b4b7508db766e
-#   text hash     3dfe3fa16d41e0ba
+#   content hash  1fceb1872581bd3d
+#   text hash     4406ea2e4200385b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

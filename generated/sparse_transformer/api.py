@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  334b4b7508db766e
-#   text hash     a4b2f44bd5251a38
+#   content hash  1fceb1872581bd3d
+#   text hash     aa15c120f08847ba
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

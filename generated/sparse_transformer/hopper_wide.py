@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  334b4b7508db766e
-#   text hash     22985cd42184fe6a
+#   content hash  1fceb1872581bd3d
+#   text hash     b6d652448980e6e6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  334b4b7508db766e
-#   text hash     93a7d773ac8fcf2e
+#   content hash  1fceb1872581bd3d
+#   text hash     df8444c590d972bc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  334b4b7508db766e
-#   text hash     dd3631fa544abd28
+#   content hash  1fceb1872581bd3d
+#   text hash     e386631227826d61
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f13b9dcfe2f11313
-#   text hash     650b074796cedefe
+#   content hash  979bede4007817a6
+#   text hash     d1439069a38b79d8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

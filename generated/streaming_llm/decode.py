@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f13b9dcfe2f11313
-#   text hash     b70ff114cecdf941
+#   content hash  979bede4007817a6
+#   text hash     4c8f53f90e92c256
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

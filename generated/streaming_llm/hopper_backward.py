@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f13b9dcfe2f11313
-#   text hash     38fa1a25bba293da
+#   content hash  979bede4007817a6
+#   text hash     a7d4564e650ff5d7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f13b9dcfe2f11313
-#   text hash     d654732f24734902
+#   content hash  979bede4007817a6
+#   text hash     a7df84a6901e1312
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f13b9dcfe2f11313
-#   text hash     a7e4a9ca26023655
+#   content hash  979bede4007817a6
+#   text hash     ef2a17436c3ca23e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  47a3bb4dfb44d028
-#   text hash     569047030638e7c2
+#   content hash  c0df638a9a3af13a
+#   text hash     c185fb4617a16887
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  47a3bb4dfb44d028
-#   text hash     161a612113e3e194
+#   content hash  c0df638a9a3af13a
+#   text hash     a7346abfa0dba608
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

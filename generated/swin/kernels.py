@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  47a3bb4dfb44d028
-#   text hash     f5bc5253da2e5d43
+#   content hash  c0df638a9a3af13a
+#   text hash     ceb6354ffd76f61a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

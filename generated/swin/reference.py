@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  47a3bb4dfb44d028
-#   text hash     4c8b2991d7afa830
+#   content hash  c0df638a9a3af13a
+#   text hash     9091f2b83ade4a45
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

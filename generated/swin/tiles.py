@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  47a3bb4dfb44d028
-#   text hash     dd2353cb1e2fefcc
+#   content hash  c0df638a9a3af13a
+#   text hash     c102a934f874d4d5
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3072c05247413fb4
-#   text hash     afcddb03e6579d58
+#   content hash  653c23b9c54d951c
+#   text hash     90a6b6515bf3019c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

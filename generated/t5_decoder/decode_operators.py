@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3072c05247413fb4
-#   text hash     14179f68a8740ce4
+#   content hash  653c23b9c54d951c
+#   text hash     e88310f4953db757
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3072c05247413fb4
-#   text hash     be454dcd34f13677
+#   content hash  653c23b9c54d951c
+#   text hash     7000a8f0a6127d5e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3072c05247413fb4
-#   text hash     652d4739dafaeb6c
+#   content hash  653c23b9c54d951c
+#   text hash     621a5e5d9413c1df
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e1ef2fc83d8cb8f1
-#   text hash     20236d2c157750db
+#   content hash  2d8a4ae0bbd37760
+#   text hash     58b75e029215f3cc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

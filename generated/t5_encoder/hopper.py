@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e1ef2fc83d8cb8f1
-#   text hash     61b2ddb4df13dc22
+#   content hash  2d8a4ae0bbd37760
+#   text hash     34adce78c8bfef0f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e1ef2fc83d8cb8f1
-#   text hash     fca8255caedc1660
+#   content hash  2d8a4ae0bbd37760
+#   text hash     72992d960f04dd67
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e1ef2fc83d8cb8f1
-#   text hash     fbc7a0990f39eb3b
+#   content hash  2d8a4ae0bbd37760
+#   text hash     301de13a35e03069
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

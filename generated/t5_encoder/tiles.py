@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e1ef2fc83d8cb8f1
-#   text hash     1ff481a4033706c1
+#   content hash  2d8a4ae0bbd37760
+#   text hash     a54e17cc1665c32a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

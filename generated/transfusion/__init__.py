@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5e54a28d16ec2d3d
-#   text hash     8bc0a2f3eb495046
+#   content hash  92ba09f99ecc8987
+#   text hash     370252f75119cfc4
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

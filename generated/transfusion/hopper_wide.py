@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5e54a28d16ec2d3d
-#   text hash     fff40ec90d2d65b8
+#   content hash  92ba09f99ecc8987
+#   text hash     5489d68a8e905833
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5e54a28d16ec2d3d
-#   text hash     cf070d93f72a329c
+#   content hash  92ba09f99ecc8987
+#   text hash     3e2ca1cab738eeec
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

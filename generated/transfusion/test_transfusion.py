@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5e54a28d16ec2d3d
-#   text hash     6c08adaa7fbb7fcb
+#   content hash  92ba09f99ecc8987
+#   text hash     2befba329f82dd2a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5e54a28d16ec2d3d
-#   text hash     e2dacb7dd19c3a24
+#   content hash  92ba09f99ecc8987
+#   text hash     642f2ef4f9d9c27f
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

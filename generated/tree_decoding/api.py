@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  124a95737c58aafb
-#   text hash     22d49de87a82f64e
+#   content hash  64e8a5a48149e9aa
+#   text hash     30b58c707e439d5d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

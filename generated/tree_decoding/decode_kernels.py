@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  124a95737c58aafb
-#   text hash     e88f11cd795c9005
+#   content hash  64e8a5a48149e9aa
+#   text hash     65c1815175efb47e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  124a95737c58aafb
-#   text hash     b68cddffab1b8a00
+#   content hash  64e8a5a48149e9aa
+#   text hash     dbbe145fd3439ed8
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  124a95737c58aafb
-#   text hash     427438c2decabff8
+#   content hash  64e8a5a48149e9aa
+#   text hash     7f8c69fc8052bc06
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

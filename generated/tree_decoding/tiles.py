@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  124a95737c58aafb
-#   text hash     10247d28724849f8
+#   content hash  64e8a5a48149e9aa
+#   text hash     a81154c45ff98f3d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

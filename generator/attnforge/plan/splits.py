@@ -70,6 +70,8 @@ def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
     sizes = table(latent)["FP32" if dtype == "fp32" else "16BIT"]
     short, _, many = next(found for size, found in sizes.items() if head_dim <= size)
     roomy = head_dim <= 256 or (dtype != "fp32" and family(arch) == "sm_90")
-    block_m = min(max(rows, 8), 64 if roomy else FEW)
+    # AMD's matrix instructions have 16 columns
+    fewest = 8 if arch.startswith("sm_") and not latent else FEW
+    block_m = min(max(rows, fewest), 64 if roomy else FEW)
     block_n, warps, stages, _ = many if block_m > FEW else short
     return Tile(block_m, block_n, warps, stages)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0599f96fd0a4ba3c
-#   text hash     f5969c50f929eb26
+#   content hash  1c8eb8acd83f64c8
+#   text hash     85f429ade37c9e88
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0599f96fd0a4ba3c
-#   text hash     2d93e870ad54d115
+#   content hash  1c8eb8acd83f64c8
+#   text hash     ae09b7c5538f3d3f
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0599f96fd0a4ba3c
-#   text hash     bf167bb06e09abcb
+#   content hash  1c8eb8acd83f64c8
+#   text hash     acb0c73c8dca2acc
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0599f96fd0a4ba3c
-#   text hash     da580c449a2a51ac
+#   content hash  1c8eb8acd83f64c8
+#   text hash     808219f43b3fa3d8
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

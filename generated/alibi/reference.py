@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0599f96fd0a4ba3c
-#   text hash     e9e206182f1c6dda
+#   content hash  1c8eb8acd83f64c8
+#   text hash     b39d09d4eb8e7ec8
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab83c9d05f28c5a7
-#   text hash     9f71fb2a91421f15
+#   content hash  d2355c1cc026f747
+#   text hash     1072b224c656085b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

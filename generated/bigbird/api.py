@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab83c9d05f28c5a7
-#   text hash     136764eabc95c620
+#   content hash  d2355c1cc026f747
+#   text hash     1e0336b639d4946a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab83c9d05f28c5a7
-#   text hash     e85116c59df092a9
+#   content hash  d2355c1cc026f747
+#   text hash     97f9cae4471e3744
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab83c9d05f28c5a7
-#   text hash     31a064f5a3d14559
+#   content hash  d2355c1cc026f747
+#   text hash     3dcd81efd6396b0a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab83c9d05f28c5a7
-#   text hash     88ceb41061301c9b
+#   content hash  d2355c1cc026f747
+#   text hash     e6c6794f1a87dc57
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

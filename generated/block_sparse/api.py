@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d9526a068eb831d
-#   text hash     4a1aa9a458b9dba1
+#   content hash  16e2eb7fdcb5675f
+#   text hash     4b09fb6f832fdf95
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d9526a068eb831d
-#   text hash     5e40c9b76faf8e9a
+#   content hash  16e2eb7fdcb5675f
+#   text hash     3072db0048e8abbf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d9526a068eb831d
-#   text hash     d5f37eecd6323830
+#   content hash  16e2eb7fdcb5675f
+#   text hash     4c970bf915ac1438
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d9526a068eb831d
-#   text hash     a9a1abccc80c712f
+#   content hash  16e2eb7fdcb5675f
+#   text hash     ccc34b61c2bafb3d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

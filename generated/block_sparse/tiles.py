@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6d9526a068eb831d
-#   text hash     320f3d6b999f1687
+#   content hash  16e2eb7fdcb5675f
+#   text hash     c29072a4f3596cae
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5710c9e850b3a4f
-#   text hash     b613fe2fe170710f
+#   content hash  e93c6184b529b500
+#   text hash     22932cb342ab6984
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5710c9e850b3a4f
-#   text hash     09a265cacb3707d7
+#   content hash  e93c6184b529b500
+#   text hash     3995c3d67005fd73
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5710c9e850b3a4f
-#   text hash     f2d2e78c9245ed40
+#   content hash  e93c6184b529b500
+#   text hash     2b435f9bc4fd7885
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5710c9e850b3a4f
-#   text hash     1c275811db523853
+#   content hash  e93c6184b529b500
+#   text hash     0b1b2936d48605dd
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

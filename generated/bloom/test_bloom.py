@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5710c9e850b3a4f
-#   text hash     f118b470c02efff6
+#   content hash  e93c6184b529b500
+#   text hash     8c27fc86b3ef9bc9
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

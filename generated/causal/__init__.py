@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d758fb5b5618cf0
-#   text hash     f1ef20267d9681ac
+#   content hash  2641f0f4144ced9e
+#   text hash     25c57a9f46b7e7db
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

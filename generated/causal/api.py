@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d758fb5b5618cf0
-#   text hash     d277c32949d20cb2
+#   content hash  2641f0f4144ced9e
+#   text hash     88e7aa8b791eacb3
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d758fb5b5618cf0
-#   text hash     a3637134d37109c0
+#   content hash  2641f0f4144ced9e
+#   text hash     fe09987658617895
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

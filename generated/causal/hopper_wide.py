@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d758fb5b5618cf0
-#   text hash     12782e984e301da5
+#   content hash  2641f0f4144ced9e
+#   text hash     8cf4a324ba82df0d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d758fb5b5618cf0
-#   text hash     af9058429643e9dd
+#   content hash  2641f0f4144ced9e
+#   text hash     31b8d6b2f0148f61
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d758fb5b5618cf0
-#   text hash     0722f905e64e6ebe
+#   content hash  2641f0f4144ced9e
+#   text hash     d045e030c318559d
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

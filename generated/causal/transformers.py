@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8d758fb5b5618cf0
-#   text hash     666508aaeca50d27
+#   content hash  2641f0f4144ced9e
+#   text hash     f159570322ca6cfd
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a5a337a8ae161943
-#   text hash     83ff178667c463f5
+#   content hash  08367d522155049e
+#   text hash     82bbb289dadb760b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a5a337a8ae161943
-#   text hash     a4f8614ea2c10a9a
+#   content hash  08367d522155049e
+#   text hash     1abce0ad72316310
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

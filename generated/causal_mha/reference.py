@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a5a337a8ae161943
-#   text hash     e0aa8957690c4dea
+#   content hash  08367d522155049e
+#   text hash     de7afdc916e8e979
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

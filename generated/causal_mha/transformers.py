@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a5a337a8ae161943
-#   text hash     73fa1ef51522ce56
+#   content hash  08367d522155049e
+#   text hash     a0633d306e0a0578
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

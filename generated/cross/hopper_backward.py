@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  666caef91cefb4d7
-#   text hash     f48e04d137c79d7f
+#   content hash  1a3699ab3974ea93
+#   text hash     e046e00b0ff04111
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  666caef91cefb4d7
-#   text hash     af26e52ee234b956
+#   content hash  1a3699ab3974ea93
+#   text hash     a20d40a34a3ac262
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

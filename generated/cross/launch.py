@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  666caef91cefb4d7
-#   text hash     1bb80133e9072fc7
+#   content hash  1a3699ab3974ea93
+#   text hash     6bed920de991ea22
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

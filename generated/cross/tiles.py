@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  666caef91cefb4d7
-#   text hash     d7552050e5f772fd
+#   content hash  1a3699ab3974ea93
+#   text hash     826eb5d87853cf2e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

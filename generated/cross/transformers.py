@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  666caef91cefb4d7
-#   text hash     20b5c022cf7e1236
+#   content hash  1a3699ab3974ea93
+#   text hash     68112fd750a005d8
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

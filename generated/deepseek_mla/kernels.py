@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae581996906091e3
-#   text hash     5024742ab6bb6cf0
+#   content hash  5c59ee1692624cf3
+#   text hash     b6ac27c65f0328b2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

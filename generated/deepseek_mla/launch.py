@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae581996906091e3
-#   text hash     43b2cc83d9313e42
+#   content hash  5c59ee1692624cf3
+#   text hash     a5ec32d35a032afb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae581996906091e3
-#   text hash     a7233c858f5a81cd
+#   content hash  5c59ee1692624cf3
+#   text hash     75f75a7a644eb623
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

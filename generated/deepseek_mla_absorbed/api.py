@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2b5954921bcc82f6
-#   text hash     286c33a518c8b9a3
+#   content hash  6c7e08e5718d0e79
+#   text hash     1d1671a935b814ce
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2b5954921bcc82f6
-#   text hash     c13914a1b91460ba
+#   content hash  6c7e08e5718d0e79
+#   text hash     398194121d2cbd89
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

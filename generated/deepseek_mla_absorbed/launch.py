@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2b5954921bcc82f6
-#   text hash     fb7686f56c5610d1
+#   content hash  6c7e08e5718d0e79
+#   text hash     458d8772ab8e323f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

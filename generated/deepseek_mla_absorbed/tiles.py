@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2b5954921bcc82f6
-#   text hash     9bbbfff37534e4b1
+#   content hash  6c7e08e5718d0e79
+#   text hash     2e039db33de41e77
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b86b44a09dd71934
-#   text hash     db0e0267a1ec8d5d
+#   content hash  7188f985a75a5115
+#   text hash     26b7a2e778407f2e
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

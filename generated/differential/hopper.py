@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b86b44a09dd71934
-#   text hash     71cd8471f90f40bd
+#   content hash  7188f985a75a5115
+#   text hash     a8cf1e4d881adb41
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

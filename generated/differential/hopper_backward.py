@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b86b44a09dd71934
-#   text hash     442555a81c70cbf3
+#   content hash  7188f985a75a5115
+#   text hash     05c03d7f352fee86
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b86b44a09dd71934
-#   text hash     00cd0090f1822cd6
+#   content hash  7188f985a75a5115
+#   text hash     e50e20776e095bcd
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b86b44a09dd71934
-#   text hash     2784be96d19c8ff2
+#   content hash  7188f985a75a5115
+#   text hash     80d2b19b3764cb80
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

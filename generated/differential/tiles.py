@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b86b44a09dd71934
-#   text hash     b21bb05584003dde
+#   content hash  7188f985a75a5115
+#   text hash     fc1ebb67535ac153
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17bfdd2f9bb60552
-#   text hash     4d2a1cb69656f90f
+#   content hash  25d839f49e85d9f7
+#   text hash     c313ea4f66829a08
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

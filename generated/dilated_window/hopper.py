@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17bfdd2f9bb60552
-#   text hash     fe516487728d7220
+#   content hash  25d839f49e85d9f7
+#   text hash     d0cdcbc4e19b0e55
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

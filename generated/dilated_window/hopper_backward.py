@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17bfdd2f9bb60552
-#   text hash     7b94283195f7a2f1
+#   content hash  25d839f49e85d9f7
+#   text hash     adba5c25a2fcfca0
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

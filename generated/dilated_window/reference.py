@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17bfdd2f9bb60552
-#   text hash     73d39546f8121abd
+#   content hash  25d839f49e85d9f7
+#   text hash     52fcf7f7d973d4f8
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17bfdd2f9bb60552
-#   text hash     81253ead950fa86d
+#   content hash  25d839f49e85d9f7
+#   text hash     bf304064a4289791
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8a04e3d549236a74
-#   text hash     818b68d83d4e9e6b
+#   content hash  a469123b7ae56d79
+#   text hash     8e43fe1f3e523cb9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

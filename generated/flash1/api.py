@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8a04e3d549236a74
-#   text hash     046a7f724796b0d7
+#   content hash  a469123b7ae56d79
+#   text hash     e6fce0c204947d6e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

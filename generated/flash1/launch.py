@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8a04e3d549236a74
-#   text hash     3e9aa3834dd9cb64
+#   content hash  a469123b7ae56d79
+#   text hash     a45ab2d92091e198
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8a04e3d549236a74
-#   text hash     a90f41837e4fa04b
+#   content hash  a469123b7ae56d79
+#   text hash     4fe498779dee189c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

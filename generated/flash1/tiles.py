@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8a04e3d549236a74
-#   text hash     55b3c45f19d1f366
+#   content hash  a469123b7ae56d79
+#   text hash     1b9faeb710f4c328
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

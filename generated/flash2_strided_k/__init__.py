@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8c90e84be9c5e252
-#   text hash     ddfad915449d2773
+#   content hash  dd8f93177cf5999d
+#   text hash     6a75127d641d6e76
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8c90e84be9c5e252
-#   text hash     59a2ec76458cec44
+#   content hash  dd8f93177cf5999d
+#   text hash     0fc65c53abaabe07
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

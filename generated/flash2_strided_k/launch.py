@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8c90e84be9c5e252
-#   text hash     2e13e6c3877f733f
+#   content hash  dd8f93177cf5999d
+#   text hash     7a176acf99315d0b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8c90e84be9c5e252
-#   text hash     239212ecd8b27192
+#   content hash  dd8f93177cf5999d
+#   text hash     19b1f6481fde75c1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

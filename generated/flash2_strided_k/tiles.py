@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8c90e84be9c5e252
-#   text hash     0d285dfccc57ac39
+#   content hash  dd8f93177cf5999d
+#   text hash     13d3fbb40726e1c7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

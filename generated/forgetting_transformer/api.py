@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  91993ae294ec2557
-#   text hash     7310235351359efb
+#   content hash  45b7c3c0d0d9f4d9
+#   text hash     2aec19494d388737
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  91993ae294ec2557
-#   text hash     76a96e464cc84bb0
+#   content hash  45b7c3c0d0d9f4d9
+#   text hash     ee312dbbd853f2bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

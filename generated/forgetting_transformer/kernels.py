@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  91993ae294ec2557
-#   text hash     e6ac3029acf56820
+#   content hash  45b7c3c0d0d9f4d9
+#   text hash     8357b9a760a7d582
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

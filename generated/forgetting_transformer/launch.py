@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  91993ae294ec2557
-#   text hash     7a11cf9dac5e3bdc
+#   content hash  45b7c3c0d0d9f4d9
+#   text hash     84f620bb80fc01a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

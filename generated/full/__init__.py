@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  645e0022c4110835
-#   text hash     adb900b0f6ad685d
+#   content hash  8c5bb58cb3754b67
+#   text hash     8c105d01dc7dd32b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

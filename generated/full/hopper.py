@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  645e0022c4110835
-#   text hash     11afd56b43ca8134
+#   content hash  8c5bb58cb3754b67
+#   text hash     91f53baf62b6663f
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  645e0022c4110835
-#   text hash     c7c801d9122adcf7
+#   content hash  8c5bb58cb3754b67
+#   text hash     49ba793fc78ee9b2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  645e0022c4110835
-#   text hash     e37fbe28e3658d58
+#   content hash  8c5bb58cb3754b67
+#   text hash     eec9aeb377f90145
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

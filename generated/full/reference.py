@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  645e0022c4110835
-#   text hash     7267999a91f8d60e
+#   content hash  8c5bb58cb3754b67
+#   text hash     8958f18d867ec6ef
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

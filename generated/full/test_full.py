@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  645e0022c4110835
-#   text hash     dfabfaf47abad941
+#   content hash  8c5bb58cb3754b67
+#   text hash     3d60474f4c8a979e
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  645e0022c4110835
-#   text hash     8d6ac73e8f5d895d
+#   content hash  8c5bb58cb3754b67
+#   text hash     2b16766c34be7c82
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8d660defad6ac0f7
-#   text hash     20eb2c3caccb4c72
+#   content hash  4c5bc736a853bc9f
+#   text hash     d14bb25a8e8e48e1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8d660defad6ac0f7
-#   text hash     373092ec1cae13e4
+#   content hash  4c5bc736a853bc9f
+#   text hash     b39bfea107e0e320
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8d660defad6ac0f7
-#   text hash     1a4a762ceacf334e
+#   content hash  4c5bc736a853bc9f
+#   text hash     bc3fc92dc7aca66a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8d660defad6ac0f7
-#   text hash     26981ade19ba7269
+#   content hash  4c5bc736a853bc9f
+#   text hash     16b098dd0d9cd971
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

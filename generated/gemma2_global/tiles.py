@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8d660defad6ac0f7
-#   text hash     91d3bbe45bc0732f
+#   content hash  4c5bc736a853bc9f
+#   text hash     830592f778269b74
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

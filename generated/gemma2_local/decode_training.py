@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3e05fac2c957210f
-#   text hash     5403ac1b4201b689
+#   content hash  e648cba42730a02a
+#   text hash     363fdbf8f8a69b6a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

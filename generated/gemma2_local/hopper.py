@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3e05fac2c957210f
-#   text hash     7cf445929db1f47d
+#   content hash  e648cba42730a02a
+#   text hash     3ebe3ef3112e5b24
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3e05fac2c957210f
-#   text hash     fcb6fc3ed16c284c
+#   content hash  e648cba42730a02a
+#   text hash     843f6cc9ae3ca985
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

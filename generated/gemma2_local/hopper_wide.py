@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3e05fac2c957210f
-#   text hash     3f6176c51eab62c4
+#   content hash  e648cba42730a02a
+#   text hash     744b871df137d8d1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

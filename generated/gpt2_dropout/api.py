@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62c8754482273b1b
-#   text hash     f6849f5a7f25a52c
+#   content hash  b2b1ae2bda4eea5b
+#   text hash     303490c6fde2c6fd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62c8754482273b1b
-#   text hash     e5e6428132a639fc
+#   content hash  b2b1ae2bda4eea5b
+#   text hash     6cc93b36a5b95ffa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

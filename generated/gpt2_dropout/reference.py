@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62c8754482273b1b
-#   text hash     ed3add4aef3fa5f1
+#   content hash  b2b1ae2bda4eea5b
+#   text hash     e9b629f791b9e310
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62c8754482273b1b
-#   text hash     c457ad4e8412127d
+#   content hash  b2b1ae2bda4eea5b
+#   text hash     a8d7634c491ceb45
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62c8754482273b1b
-#   text hash     8c8255746d414d67
+#   content hash  b2b1ae2bda4eea5b
+#   text hash     b9f1ead802e7d826
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

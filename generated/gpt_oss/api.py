@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  207350120cb420a6
-#   text hash     73827a88ffa6c7eb
+#   content hash  e33078f702be8da9
+#   text hash     2f77a0f94ae10ec6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

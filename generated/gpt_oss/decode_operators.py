@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  207350120cb420a6
-#   text hash     65c6c93669574aec
+#   content hash  e33078f702be8da9
+#   text hash     3135b84ff3967ab8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  207350120cb420a6
-#   text hash     c936860c33d09e40
+#   content hash  e33078f702be8da9
+#   text hash     1ae1c475fa7b50c8
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

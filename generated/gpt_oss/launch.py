@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  207350120cb420a6
-#   text hash     cf1f594a8d5eddcf
+#   content hash  e33078f702be8da9
+#   text hash     593817cc00ae2b4c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

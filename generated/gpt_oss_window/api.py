@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5b18a85521c0f0a
-#   text hash     1be8dd28aab89e54
+#   content hash  9590408fddce8672
+#   text hash     b9bb85321f5e9d5e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5b18a85521c0f0a
-#   text hash     61b7de5ec76e3392
+#   content hash  9590408fddce8672
+#   text hash     bb50443d8ff62d59
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5b18a85521c0f0a
-#   text hash     ae6d1a72526b3914
+#   content hash  9590408fddce8672
+#   text hash     24c328420d8100a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5b18a85521c0f0a
-#   text hash     0fe5f8343ac631b0
+#   content hash  9590408fddce8672
+#   text hash     f4429e3e48c939a1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

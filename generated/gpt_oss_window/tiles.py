@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5b18a85521c0f0a
-#   text hash     d28e388ec6b91440
+#   content hash  9590408fddce8672
+#   text hash     2ba24c714b78be12
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

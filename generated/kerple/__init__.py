@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  487f2a345d56ddbd
-#   text hash     44f676319bf36631
+#   content hash  b07f2e1b51ff1fc7
+#   text hash     fc2d2f4f1e7df916
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  487f2a345d56ddbd
-#   text hash     e4fdcf99d5f36872
+#   content hash  b07f2e1b51ff1fc7
+#   text hash     b28e4cdcbff032cb
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  487f2a345d56ddbd
-#   text hash     e76a2f390ad20eb7
+#   content hash  b07f2e1b51ff1fc7
+#   text hash     8a7a5d3aa588f69c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  487f2a345d56ddbd
-#   text hash     21dde92ab961a205
+#   content hash  b07f2e1b51ff1fc7
+#   text hash     24d2191906840bbe
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  487f2a345d56ddbd
-#   text hash     07b734f6a9211835
+#   content hash  b07f2e1b51ff1fc7
+#   text hash     c6708edf671832d7
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  988ef546073ec05c
-#   text hash     a5dd894cdf86898e
+#   content hash  ac10b326754a998b
+#   text hash     30c6e0a50a2fa877
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

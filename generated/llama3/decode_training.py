@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  988ef546073ec05c
-#   text hash     278468b8132a8e46
+#   content hash  ac10b326754a998b
+#   text hash     f045e5eca218ff5c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

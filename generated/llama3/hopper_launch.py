@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  988ef546073ec05c
-#   text hash     a92e18cbf15e2334
+#   content hash  ac10b326754a998b
+#   text hash     2d09e0acd2c621c1
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  988ef546073ec05c
-#   text hash     f1636595cea717a5
+#   content hash  ac10b326754a998b
+#   text hash     1f1c3d632963be01
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

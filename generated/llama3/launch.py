@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  988ef546073ec05c
-#   text hash     bec08fbdcd4eaae7
+#   content hash  ac10b326754a998b
+#   text hash     2977d2666121b5af
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fd87d013af60c608
-#   text hash     9037d96206ac1e83
+#   content hash  99cf9b5157d1b549
+#   text hash     bb400fe0c9bd3850
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

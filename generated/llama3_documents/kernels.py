@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fd87d013af60c608
-#   text hash     b8f73a3b831ed5f9
+#   content hash  99cf9b5157d1b549
+#   text hash     ba21651266db669d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

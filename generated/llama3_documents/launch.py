@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fd87d013af60c608
-#   text hash     92359f15a629a2d5
+#   content hash  99cf9b5157d1b549
+#   text hash     d7619cff47672f7d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

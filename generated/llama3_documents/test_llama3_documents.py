@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fd87d013af60c608
-#   text hash     cc3dc879e81e0d8f
+#   content hash  99cf9b5157d1b549
+#   text hash     329200bf32f21fad
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

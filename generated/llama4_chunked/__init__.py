@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9fb86ede58d07044
-#   text hash     d46c99ba3dcf8a9b
+#   content hash  535198e042dabce7
+#   text hash     8f5840d5deab9696
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9fb86ede58d07044
-#   text hash     499e4a259530ae24
+#   content hash  535198e042dabce7
+#   text hash     8ba37cc0eee42e3e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9fb86ede58d07044
-#   text hash     5e9f391526f295f7
+#   content hash  535198e042dabce7
+#   text hash     6ca292e255d207f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

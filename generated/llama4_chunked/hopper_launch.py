@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9fb86ede58d07044
-#   text hash     32a819db968b31e8
+#   content hash  535198e042dabce7
+#   text hash     b73803a5f59a3f3a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b339d1de899f1d67
-#   text hash     88eb94c3c09d9b7a
+#   content hash  2561f0ec5b66f650
+#   text hash     b9e126eac2d4e2c5
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b339d1de899f1d67
-#   text hash     ffd16638f503f81b
+#   content hash  2561f0ec5b66f650
+#   text hash     7f61e1fedc29f2e2
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b339d1de899f1d67
-#   text hash     41e8a83716a0622b
+#   content hash  2561f0ec5b66f650
+#   text hash     4e8b17b633c38a18
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

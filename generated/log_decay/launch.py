@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b339d1de899f1d67
-#   text hash     14168b212db4567a
+#   content hash  2561f0ec5b66f650
+#   text hash     61708bf6e3728c79
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

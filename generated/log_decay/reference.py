@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b339d1de899f1d67
-#   text hash     da1609f200ee09fe
+#   content hash  2561f0ec5b66f650
+#   text hash     ddb62da23c9f832d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265d1ef4ceb22638
-#   text hash     8b743ad569be1ef8
+#   content hash  2bda2574fc4f0b7b
+#   text hash     1d4aa517b86d6f38
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265d1ef4ceb22638
-#   text hash     ff65b96b0ce13cb2
+#   content hash  2bda2574fc4f0b7b
+#   text hash     42569ac3a004ab05
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

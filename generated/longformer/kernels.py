@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265d1ef4ceb22638
-#   text hash     c35cefc7950ac4a8
+#   content hash  2bda2574fc4f0b7b
+#   text hash     3ffe554e2b9a62f1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265d1ef4ceb22638
-#   text hash     8cbb8effbef3b539
+#   content hash  2bda2574fc4f0b7b
+#   text hash     5d9c8e428ab60e1c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  265d1ef4ceb22638
-#   text hash     a5bd11316237fe69
+#   content hash  2bda2574fc4f0b7b
+#   text hash     71dfa445962f81bc
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58866aa913f10b1
-#   text hash     55413e0d6ec0de6e
+#   content hash  c3191ba27d363312
+#   text hash     158cf8d8a6a60f58
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58866aa913f10b1
-#   text hash     bd0fd7114b020027
+#   content hash  c3191ba27d363312
+#   text hash     696372d3f92adcb1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

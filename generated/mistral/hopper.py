@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58866aa913f10b1
-#   text hash     09b8eb13fc362204
+#   content hash  c3191ba27d363312
+#   text hash     66a76b9946e39cc9
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

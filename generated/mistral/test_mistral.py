@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58866aa913f10b1
-#   text hash     f82ed488b00acb82
+#   content hash  c3191ba27d363312
+#   text hash     edcd0fdf93a88a2a
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

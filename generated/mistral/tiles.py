@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a58866aa913f10b1
-#   text hash     54d8fff3765c63d2
+#   content hash  c3191ba27d363312
+#   text hash     84616ce93f16f58d
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

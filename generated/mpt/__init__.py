@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  424e13e39266fa4e
-#   text hash     c46602a107cdf775
+#   content hash  d229f568a47a9043
+#   text hash     752fa5c56e7fcbf9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

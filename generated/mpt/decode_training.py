@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  424e13e39266fa4e
-#   text hash     71ce459244b56229
+#   content hash  d229f568a47a9043
+#   text hash     c50d99510027fd7f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

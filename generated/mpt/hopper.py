@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  424e13e39266fa4e
-#   text hash     c30aeb581aa06fe3
+#   content hash  d229f568a47a9043
+#   text hash     3899c68a4aa67eec
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  424e13e39266fa4e
-#   text hash     ebf17769e681284d
+#   content hash  d229f568a47a9043
+#   text hash     027a1e4591e029ee
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  424e13e39266fa4e
-#   text hash     4bd47a5d62af4a50
+#   content hash  d229f568a47a9043
+#   text hash     5db56dde5feb0caf
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  424e13e39266fa4e
-#   text hash     bcccc6a7751ae739
+#   content hash  d229f568a47a9043
+#   text hash     21995e05a990fec6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

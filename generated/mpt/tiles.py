@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  424e13e39266fa4e
-#   text hash     faebcbc3e91570e5
+#   content hash  d229f568a47a9043
+#   text hash     27eab29256fcfd44
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  48da8ed7705059c5
-#   text hash     336c0f972b532960
+#   content hash  6a51752ba1054d36
+#   text hash     773d1a0c04cc07b4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  48da8ed7705059c5
-#   text hash     36c04390b6d7a526
+#   content hash  6a51752ba1054d36
+#   text hash     5c6a07c0038237cb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

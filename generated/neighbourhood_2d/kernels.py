@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  48da8ed7705059c5
-#   text hash     ef6e72490ddc51c6
+#   content hash  6a51752ba1054d36
+#   text hash     788d6d41de18aef4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

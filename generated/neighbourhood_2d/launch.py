@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  48da8ed7705059c5
-#   text hash     0ebadcbac4a83b0b
+#   content hash  6a51752ba1054d36
+#   text hash     b64b8b5f1d527a6a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

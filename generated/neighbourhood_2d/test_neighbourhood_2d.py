@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  48da8ed7705059c5
-#   text hash     6877741547e0b681
+#   content hash  6a51752ba1054d36
+#   text hash     e7bf7c6210430cb0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

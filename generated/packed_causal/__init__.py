@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6bb0631c48cf4d64
-#   text hash     321b738b5a4e9ee1
+#   content hash  bba71fbdb5cc3449
+#   text hash     fbc76d6eb188254a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6bb0631c48cf4d64
-#   text hash     44ce2953e33d5839
+#   content hash  bba71fbdb5cc3449
+#   text hash     90c505bbc0f2ceee
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6bb0631c48cf4d64
-#   text hash     774b9a7c1a62fc7b
+#   content hash  bba71fbdb5cc3449
+#   text hash     a53ab67874cd2815
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6bb0631c48cf4d64
-#   text hash     9eb50d9a8742c305
+#   content hash  bba71fbdb5cc3449
+#   text hash     edb85ca759000e28
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

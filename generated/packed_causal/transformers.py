@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6bb0631c48cf4d64
-#   text hash     e6f4a1ae6d15494c
+#   content hash  bba71fbdb5cc3449
+#   text hash     8fdcaa4f5c3ae147
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

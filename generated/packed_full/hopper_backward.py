@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a10b36400142bb41
-#   text hash     36a70f97d04255d1
+#   content hash  2085b73ca74d0902
+#   text hash     a80aba995304d95b
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

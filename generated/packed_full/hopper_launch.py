@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a10b36400142bb41
-#   text hash     54953ecc87083eb0
+#   content hash  2085b73ca74d0902
+#   text hash     491f665f60d7fb06
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

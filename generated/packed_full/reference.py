@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a10b36400142bb41
-#   text hash     ef2875ddc31649c0
+#   content hash  2085b73ca74d0902
+#   text hash     e2d378770e5ebd07
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a10b36400142bb41
-#   text hash     811d750e8a94b1bf
+#   content hash  2085b73ca74d0902
+#   text hash     bd322d3588deaefb
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59cb940e8bf2fb08
-#   text hash     1f9bc2a1e941caf6
+#   content hash  06505f31ca4f7fdb
+#   text hash     01aa92ad59128fab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59cb940e8bf2fb08
-#   text hash     fdb33a64fd081b7f
+#   content hash  06505f31ca4f7fdb
+#   text hash     e73233a6bac25545
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59cb940e8bf2fb08
-#   text hash     a41bb427812b3c36
+#   content hash  06505f31ca4f7fdb
+#   text hash     2a578b2b0e2f04d7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59cb940e8bf2fb08
-#   text hash     55a12a43fdeeeb8c
+#   content hash  06505f31ca4f7fdb
+#   text hash     26f667d975318c55
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59cb940e8bf2fb08
-#   text hash     4f7ee5f7e989fab9
+#   content hash  06505f31ca4f7fdb
+#   text hash     be47892ae8b043a9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

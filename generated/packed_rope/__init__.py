@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  37bc82f70bce3cb6
-#   text hash     b1d17b90cf3c95a1
+#   content hash  def97c23ab483156
+#   text hash     cde813a43ddc1cb0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

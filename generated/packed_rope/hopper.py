@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  37bc82f70bce3cb6
-#   text hash     7debe364cbb6bf1b
+#   content hash  def97c23ab483156
+#   text hash     e7be72cf920d8421
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

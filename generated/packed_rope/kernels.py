@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  37bc82f70bce3cb6
-#   text hash     8560a6c240921efe
+#   content hash  def97c23ab483156
+#   text hash     d8ed77fc016b86ef
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  37bc82f70bce3cb6
-#   text hash     856b8bb556ecc1c4
+#   content hash  def97c23ab483156
+#   text hash     c86836926924fe0b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  37bc82f70bce3cb6
-#   text hash     2baaeee115db218b
+#   content hash  def97c23ab483156
+#   text hash     76b3275c12500614
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  449966f373ccaf50
-#   text hash     c4208f1606edac2d
+#   content hash  8fecb6ec0f78e96e
+#   text hash     4ec4fb90e7f60835
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

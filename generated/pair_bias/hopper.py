@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  449966f373ccaf50
-#   text hash     4039a17ba03a5e9d
+#   content hash  8fecb6ec0f78e96e
+#   text hash     d2603ab298f10523
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  449966f373ccaf50
-#   text hash     40af975b3463e7fe
+#   content hash  8fecb6ec0f78e96e
+#   text hash     85885e666790b853
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  449966f373ccaf50
-#   text hash     82bd8a33fd0a590c
+#   content hash  8fecb6ec0f78e96e
+#   text hash     880ab428c92499d2
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

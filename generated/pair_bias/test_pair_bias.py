@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  449966f373ccaf50
-#   text hash     15908d70efccd721
+#   content hash  8fecb6ec0f78e96e
+#   text hash     979e45ea45f5dc2e
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

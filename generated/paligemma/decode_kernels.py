@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02f85505c83782f9
-#   text hash     0d6d3efa3a183415
+#   content hash  9dc2a87510add06c
+#   text hash     8d32ce8e52313d9e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

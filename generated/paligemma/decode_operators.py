@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02f85505c83782f9
-#   text hash     0c4edd98b8739ba7
+#   content hash  9dc2a87510add06c
+#   text hash     bd2316cef60c346b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

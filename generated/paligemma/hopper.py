@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02f85505c83782f9
-#   text hash     a9f227d5359025cc
+#   content hash  9dc2a87510add06c
+#   text hash     68e3c867b59aece0
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

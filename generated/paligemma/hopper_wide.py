@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02f85505c83782f9
-#   text hash     236ab810706b30d9
+#   content hash  9dc2a87510add06c
+#   text hash     6c32f3cf190744fe
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

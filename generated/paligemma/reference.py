@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02f85505c83782f9
-#   text hash     4a9957329e6860ad
+#   content hash  9dc2a87510add06c
+#   text hash     458f4d3b0be5baba
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

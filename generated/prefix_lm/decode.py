@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2723af12a0fa7ac4
-#   text hash     b247c2ce92f9cc26
+#   content hash  70a0d49ee7e9b8d3
+#   text hash     c5b4cba7231a6324
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

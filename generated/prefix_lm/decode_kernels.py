@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2723af12a0fa7ac4
-#   text hash     60c366641df1be55
+#   content hash  70a0d49ee7e9b8d3
+#   text hash     ab27fa36a50a4bb2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2723af12a0fa7ac4
-#   text hash     b9cd7810f7317926
+#   content hash  70a0d49ee7e9b8d3
+#   text hash     998fb88de18a5d34
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

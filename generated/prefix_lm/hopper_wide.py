@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2723af12a0fa7ac4
-#   text hash     81528572cef59434
+#   content hash  70a0d49ee7e9b8d3
+#   text hash     d7d9ed8f8fbeaddc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2723af12a0fa7ac4
-#   text hash     4fea8ed7d65ef736
+#   content hash  70a0d49ee7e9b8d3
+#   text hash     4ff9fd057ecf60e9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  988276997d0d03fb
-#   text hash     5ca2499d66ef0020
+#   content hash  abddb26391ac5035
+#   text hash     0130cde052d85d63
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  988276997d0d03fb
-#   text hash     5a1f90241a324de9
+#   content hash  abddb26391ac5035
+#   text hash     ad999cb74b7501dc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  988276997d0d03fb
-#   text hash     9d432c4bc0de4fc0
+#   content hash  abddb26391ac5035
+#   text hash     b2f08cfcfee1a7de
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

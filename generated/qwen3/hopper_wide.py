@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  988276997d0d03fb
-#   text hash     54e1a3815440c2f3
+#   content hash  abddb26391ac5035
+#   text hash     ffeac83418dd9e23
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

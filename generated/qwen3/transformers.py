@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  988276997d0d03fb
-#   text hash     6256cfa10aa742b8
+#   content hash  abddb26391ac5035
+#   text hash     a7e5c07012b30a05
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8dc2415050a384e0
-#   text hash     f85d8e741fe48e38
+#   content hash  43a4b93ee78144ac
+#   text hash     d1e3ff0bdf3c76c0
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8dc2415050a384e0
-#   text hash     082b2b0d15274013
+#   content hash  43a4b93ee78144ac
+#   text hash     cfe70f30d553167d
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8dc2415050a384e0
-#   text hash     956bee078c0013f0
+#   content hash  43a4b93ee78144ac
+#   text hash     0a823c8ce0ecbb4d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8dc2415050a384e0
-#   text hash     b020eb1e69468b6b
+#   content hash  43a4b93ee78144ac
+#   text hash     68eaffe7c077ad59
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

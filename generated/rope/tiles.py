@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8dc2415050a384e0
-#   text hash     2c5d1f4e45318992
+#   content hash  43a4b93ee78144ac
+#   text hash     4f47f3f89f0c3db1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

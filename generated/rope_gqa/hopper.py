@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  85441be04952b8ec
-#   text hash     9ecaa3f68c21e764
+#   content hash  0ae21eed4b38e79c
+#   text hash     39cccf95b4c5f875
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  85441be04952b8ec
-#   text hash     774b49e777a5f96b
+#   content hash  0ae21eed4b38e79c
+#   text hash     7c835839af4d5669
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

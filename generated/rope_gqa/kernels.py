@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  85441be04952b8ec
-#   text hash     c2dac8aff37ebc3e
+#   content hash  0ae21eed4b38e79c
+#   text hash     a464964d10537eeb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  85441be04952b8ec
-#   text hash     9b1b271905ffbf64
+#   content hash  0ae21eed4b38e79c
+#   text hash     c471a152649274e3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

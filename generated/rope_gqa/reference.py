@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  85441be04952b8ec
-#   text hash     4f8a48e720fd6fd7
+#   content hash  0ae21eed4b38e79c
+#   text hash     7ea5e8fd0d60f813
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

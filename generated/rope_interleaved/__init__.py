@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7c00ba05335f3c32
-#   text hash     9804c8a6758846d5
+#   content hash  b1f669ba14d397a3
+#   text hash     e029073d88212e8e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7c00ba05335f3c32
-#   text hash     6326829758e0afb4
+#   content hash  b1f669ba14d397a3
+#   text hash     2817cc6af5bf1acc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7c00ba05335f3c32
-#   text hash     337536ecf9eee8c8
+#   content hash  b1f669ba14d397a3
+#   text hash     fcbfefad46328c8f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7c00ba05335f3c32
-#   text hash     afe4b4425668a95e
+#   content hash  b1f669ba14d397a3
+#   text hash     caefe470ad7cc4bc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7c00ba05335f3c32
-#   text hash     4823284178a5ba31
+#   content hash  b1f669ba14d397a3
+#   text hash     ba69d0a13fa46806
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

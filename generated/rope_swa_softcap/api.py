@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5db91a1968be4fb0
-#   text hash     e75675e20b325cfd
+#   content hash  a3b63e46e66fc233
+#   text hash     9d06ab3cc4de8365
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5db91a1968be4fb0
-#   text hash     dfc89350da573316
+#   content hash  a3b63e46e66fc233
+#   text hash     2dd3b905c0231648
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

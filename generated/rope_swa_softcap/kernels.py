@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5db91a1968be4fb0
-#   text hash     d0747ee3eeaffeea
+#   content hash  a3b63e46e66fc233
+#   text hash     85f0a268716b10b6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5db91a1968be4fb0
-#   text hash     a38acb57c05b0066
+#   content hash  a3b63e46e66fc233
+#   text hash     f0d5e0a89e47bc68
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

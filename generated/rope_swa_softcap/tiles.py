@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5db91a1968be4fb0
-#   text hash     4c96d34760209e69
+#   content hash  a3b63e46e66fc233
+#   text hash     48bc70b49229d85b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3504a2cafa8fa277
-#   text hash     9a220231b048e681
+#   content hash  5e52574fbbca41db
+#   text hash     9e0f97961a98434d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

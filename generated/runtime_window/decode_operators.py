@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3504a2cafa8fa277
-#   text hash     865f2d941fc9e883
+#   content hash  5e52574fbbca41db
+#   text hash     e34934f04b9f9132
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

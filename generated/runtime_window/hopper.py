@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3504a2cafa8fa277
-#   text hash     bd167c583726ba16
+#   content hash  5e52574fbbca41db
+#   text hash     f7320bf07db42b8d
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3504a2cafa8fa277
-#   text hash     99c7c43e0482facf
+#   content hash  5e52574fbbca41db
+#   text hash     95dfabd232576f8d
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

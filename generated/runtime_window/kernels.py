@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3504a2cafa8fa277
-#   text hash     4e487a52699bd0b2
+#   content hash  5e52574fbbca41db
+#   text hash     5cf4929a72fe8a38
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

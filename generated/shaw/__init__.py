@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  97db9db273bda6ec
-#   text hash     642f2d9baa273f05
+#   content hash  af5b1a0c555f566a
+#   text hash     db3909bdcd1098b9
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

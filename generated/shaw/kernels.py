@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  97db9db273bda6ec
-#   text hash     59cfce4345023d2e
+#   content hash  af5b1a0c555f566a
+#   text hash     eecb7985e63a9575
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  97db9db273bda6ec
-#   text hash     b6c297ccaf968bcd
+#   content hash  af5b1a0c555f566a
+#   text hash     7f67c0f1ee18bed4
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  97db9db273bda6ec
-#   text hash     dd05d5a6293b9607
+#   content hash  af5b1a0c555f566a
+#   text hash     65336481a78576f4
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

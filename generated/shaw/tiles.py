@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  97db9db273bda6ec
-#   text hash     e050eb5e0c567883
+#   content hash  af5b1a0c555f566a
+#   text hash     aa525351e46846aa
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

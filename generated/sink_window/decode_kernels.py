@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4ec572b0b8b19fa
-#   text hash     b6692b53444d45da
+#   content hash  7606e14f2b283327
+#   text hash     2effdd9737db9110
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

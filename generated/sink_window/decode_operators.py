@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4ec572b0b8b19fa
-#   text hash     96fe4f1b3b859c88
+#   content hash  7606e14f2b283327
+#   text hash     e1fe4bb31f67b20e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

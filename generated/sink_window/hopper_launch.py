@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4ec572b0b8b19fa
-#   text hash     259389778b364d7b
+#   content hash  7606e14f2b283327
+#   text hash     c7bebb4db1172ffe
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

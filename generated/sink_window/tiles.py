@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4ec572b0b8b19fa
-#   text hash     51133641db9951fe
+#   content hash  7606e14f2b283327
+#   text hash     03592b66b445e8e7
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1fbb88470ef0984c
-#   text hash     d38993e04f6d0ee9
+#   content hash  7f00d19911ee6b77
+#   text hash     48ca6c17028e7f43
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

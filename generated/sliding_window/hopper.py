@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1fbb88470ef0984c
-#   text hash     10af0b3e477dc086
+#   content hash  7f00d19911ee6b77
+#   text hash     f53307bf62328bc3
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1fbb88470ef0984c
-#   text hash     d144bab56ad2ff0b
+#   content hash  7f00d19911ee6b77
+#   text hash     8658bb8969245a2a
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

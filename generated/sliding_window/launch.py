@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1fbb88470ef0984c
-#   text hash     fbb24dab2cd450b3
+#   content hash  7f00d19911ee6b77
+#   text hash     983cb62e21e6c15a
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1fbb88470ef0984c
-#   text hash     92805a97303592fb
+#   content hash  7f00d19911ee6b77
+#   text hash     dfcd3a7179eaaf83
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c61012b74e27b016
-#   text hash     9a7c148df76f4879
+#   content hash  c999eb8ddfe5f33a
+#   text hash     ffbe823cf644ca2c
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

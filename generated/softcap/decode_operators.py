@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c61012b74e27b016
-#   text hash     f2e05f0ac0b323d8
+#   content hash  c999eb8ddfe5f33a
+#   text hash     bf8d17a7a590ebf7
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

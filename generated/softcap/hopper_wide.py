@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c61012b74e27b016
-#   text hash     7f34a3be8acf30e6
+#   content hash  c999eb8ddfe5f33a
+#   text hash     89920c08aaa6538b
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

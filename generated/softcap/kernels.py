@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c61012b74e27b016
-#   text hash     710caf4a11b18b3d
+#   content hash  c999eb8ddfe5f33a
+#   text hash     28a8e3dd16d659bb
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c61012b74e27b016
-#   text hash     c6cb32cf0e030914
+#   content hash  c999eb8ddfe5f33a
+#   text hash     eb2ae16895dda9c1
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

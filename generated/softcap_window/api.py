@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0b514e5b32ca1431
-#   text hash     771dddfdd14e97ec
+#   content hash  b884c4617646ee7d
+#   text hash     17ceffd08fffd906
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

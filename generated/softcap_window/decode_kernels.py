@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0b514e5b32ca1431
-#   text hash     1ee345bca76a407c
+#   content hash  b884c4617646ee7d
+#   text hash     bc00044b7163cb43
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0b514e5b32ca1431
-#   text hash     90e5124d3c146409
+#   content hash  b884c4617646ee7d
+#   text hash     3bb1caef139afef5
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -42,8 +42,7 @@ def split_of(q, k, v, longest, split_size):
     rows = longest * (q.shape[-2] // k.shape[-2])
     table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    # matrix instructions of other GPUs have 16 columns
-    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW
+    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others make 16 columns
     block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
     short, long, many = table[size]
     block_n, warps, stages, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0b514e5b32ca1431
-#   text hash     a24e650a7598691d
+#   content hash  b884c4617646ee7d
+#   text hash     28abdd138fbcd9b1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0b514e5b32ca1431
-#   text hash     1c4822a10c032e54
+#   content hash  b884c4617646ee7d
+#   text hash     c616a8d905151c5e
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0b514e5b32ca1431
-#   text hash     4b258c4e3e6eb541
+#   content hash  b884c4617646ee7d
+#   text hash     68819da7f90e734a
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fceb1872581bd3d
-#   text hash     4406ea2e4200385b
+#   content hash  11bac6ffaa740077
+#   text hash     9ea4a01cf865beac
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

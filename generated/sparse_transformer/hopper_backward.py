@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fceb1872581bd3d
-#   text hash     aad4e33c464d5c24
+#   content hash  11bac6ffaa740077
+#   text hash     cabca4e29cb0a174
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

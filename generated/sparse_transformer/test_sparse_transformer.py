@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fceb1872581bd3d
-#   text hash     ace3d4d061115234
+#   content hash  11bac6ffaa740077
+#   text hash     b53d15d7c329e4e8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fceb1872581bd3d
-#   text hash     e386631227826d61
+#   content hash  11bac6ffaa740077
+#   text hash     4b83aca5f2c4d5da
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

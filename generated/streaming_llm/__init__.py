@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  979bede4007817a6
-#   text hash     d1439069a38b79d8
+#   content hash  d9086e8deefb8b73
+#   text hash     a09d1399e9641b3c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

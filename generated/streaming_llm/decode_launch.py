@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  979bede4007817a6
-#   text hash     8325666b760c282b
+#   content hash  d9086e8deefb8b73
+#   text hash     98aadf7017294709
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -42,8 +42,7 @@ def split_of(q, k, v, longest, split_size):
     rows = longest * (q.shape[-2] // k.shape[-2])
     table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    # matrix instructions of other GPUs have 16 columns
-    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW
+    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others make 16 columns
     block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
     short, long, many = table[size]
     block_n, warps, stages, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short

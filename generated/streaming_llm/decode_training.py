@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  979bede4007817a6
-#   text hash     844fbb4e5655874a
+#   content hash  d9086e8deefb8b73
+#   text hash     8828f031dc7d231b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

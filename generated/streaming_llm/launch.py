@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  979bede4007817a6
-#   text hash     e69bab5e4221804e
+#   content hash  d9086e8deefb8b73
+#   text hash     0c5a215f2acdae85
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

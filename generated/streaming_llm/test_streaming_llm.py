@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  979bede4007817a6
-#   text hash     0413e75a001c7c45
+#   content hash  d9086e8deefb8b73
+#   text hash     a77fac5209df3cb7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c0df638a9a3af13a
-#   text hash     c185fb4617a16887
+#   content hash  3146e67ed7022acd
+#   text hash     a182641aba2f51fa
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

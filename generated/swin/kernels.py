@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c0df638a9a3af13a
-#   text hash     ceb6354ffd76f61a
+#   content hash  3146e67ed7022acd
+#   text hash     e57282234d46de34
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c0df638a9a3af13a
-#   text hash     ceb90d0c59be2156
+#   content hash  3146e67ed7022acd
+#   text hash     16e07941db4aa049
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c0df638a9a3af13a
-#   text hash     bde377f5f42747ae
+#   content hash  3146e67ed7022acd
+#   text hash     46a712adf523767a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

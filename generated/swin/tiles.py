@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c0df638a9a3af13a
-#   text hash     c102a934f874d4d5
+#   content hash  3146e67ed7022acd
+#   text hash     d3fb74660cde8c7d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

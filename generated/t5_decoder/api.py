@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  653c23b9c54d951c
-#   text hash     4567bf7e1837bc38
+#   content hash  47b084ec88d418c3
+#   text hash     584ed3396567c8f1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  653c23b9c54d951c
-#   text hash     90a6b6515bf3019c
+#   content hash  47b084ec88d418c3
+#   text hash     5270702eed4531d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

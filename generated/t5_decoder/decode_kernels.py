@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  653c23b9c54d951c
-#   text hash     50c383539a85bf83
+#   content hash  47b084ec88d418c3
+#   text hash     3ead6c9d0e819e1a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  653c23b9c54d951c
-#   text hash     7000a8f0a6127d5e
+#   content hash  47b084ec88d418c3
+#   text hash     93abbcbe6965edc2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

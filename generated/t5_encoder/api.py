@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d8a4ae0bbd37760
-#   text hash     58b75e029215f3cc
+#   content hash  16cb9437181fc19e
+#   text hash     10d181453da01f21
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

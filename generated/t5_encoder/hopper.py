@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d8a4ae0bbd37760
-#   text hash     34adce78c8bfef0f
+#   content hash  16cb9437181fc19e
+#   text hash     5b193f86f1fa09a7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

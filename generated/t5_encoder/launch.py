@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d8a4ae0bbd37760
-#   text hash     301de13a35e03069
+#   content hash  16cb9437181fc19e
+#   text hash     2cc028491dd8ada0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

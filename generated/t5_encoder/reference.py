@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d8a4ae0bbd37760
-#   text hash     5425ad519560f910
+#   content hash  16cb9437181fc19e
+#   text hash     e51dddbad005ddc0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

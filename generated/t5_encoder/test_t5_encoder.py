@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d8a4ae0bbd37760
-#   text hash     5e58754d442a9bf1
+#   content hash  16cb9437181fc19e
+#   text hash     ba130dafb4a6834b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

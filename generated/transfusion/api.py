@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  92ba09f99ecc8987
-#   text hash     95f5912c9d259237
+#   content hash  1c32cc4ab2b44975
+#   text hash     3dc0f85a85c2217c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  92ba09f99ecc8987
-#   text hash     5a93fc7d71c5f302
+#   content hash  1c32cc4ab2b44975
+#   text hash     254cf5fd8e7566ea
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  92ba09f99ecc8987
-#   text hash     3e2ca1cab738eeec
+#   content hash  1c32cc4ab2b44975
+#   text hash     f331a9bf832896df
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  92ba09f99ecc8987
-#   text hash     2befba329f82dd2a
+#   content hash  1c32cc4ab2b44975
+#   text hash     e3849d4544184b5b
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  92ba09f99ecc8987
-#   text hash     642f2ef4f9d9c27f
+#   content hash  1c32cc4ab2b44975
+#   text hash     ee79d84c80cc9c2b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  64e8a5a48149e9aa
-#   text hash     1432e28ebe3e016d
+#   content hash  0aa0b1c3d9a3b139
+#   text hash     3fe54dce221d0cea
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  64e8a5a48149e9aa
-#   text hash     dbbe145fd3439ed8
+#   content hash  0aa0b1c3d9a3b139
+#   text hash     f6ab54379e872457
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

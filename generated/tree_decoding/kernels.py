@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  64e8a5a48149e9aa
-#   text hash     2b5cac4c4715de4d
+#   content hash  0aa0b1c3d9a3b139
+#   text hash     0a3d8a118beb1c42
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

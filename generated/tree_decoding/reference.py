@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  64e8a5a48149e9aa
-#   text hash     7f8c69fc8052bc06
+#   content hash  0aa0b1c3d9a3b139
+#   text hash     5a9f2f4f3fe6af7a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  64e8a5a48149e9aa
-#   text hash     15b462dd62c43081
+#   content hash  0aa0b1c3d9a3b139
+#   text hash     0e9d6601201a4acc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -136,7 +136,8 @@ class Decode:
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
             *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
-            *jitted("decode/functions", "find_rows", "multiply", "add_values", "sum_by_thread", "sum_pairs"),
+            *jitted("decode/functions", "find_rows"),
+            *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs"),
         )
         if not self.spec.rope:
             return found

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b27a1174c5fa2a
-#   text hash     9aa07d39b7ee8c82
+#   content hash  0cb55d75e2475f16
+#   text hash     0b79b17835ce9d24
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b27a1174c5fa2a
-#   text hash     ba703ce276b5479a
+#   content hash  0cb55d75e2475f16
+#   text hash     fca65560183a0584
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b27a1174c5fa2a
-#   text hash     5d0089596f57c056
+#   content hash  0cb55d75e2475f16
+#   text hash     b1cfe42b456fd12c
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

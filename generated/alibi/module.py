@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b27a1174c5fa2a
-#   text hash     d60a5bc9795e1b85
+#   content hash  0cb55d75e2475f16
+#   text hash     e801f9f3f97a6a7f
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

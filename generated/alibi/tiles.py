@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01b27a1174c5fa2a
-#   text hash     ba8960543b3f8956
+#   content hash  0cb55d75e2475f16
+#   text hash     2eddd75b092be659
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  73c1ececf0bc1a3a
-#   text hash     09a9fad98374e10d
+#   content hash  15f795c7b27e0da2
+#   text hash     99cda2f46c4e5951
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  73c1ececf0bc1a3a
-#   text hash     b0f71ca39bf05f98
+#   content hash  15f795c7b27e0da2
+#   text hash     a65dd41588620058
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  73c1ececf0bc1a3a
-#   text hash     96d5dec3ad85156c
+#   content hash  15f795c7b27e0da2
+#   text hash     0856a7c5f5299300
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

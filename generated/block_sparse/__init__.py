@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  071840b76d26e3f9
-#   text hash     31d3e7deccd96a39
+#   content hash  338a6bfe8a985a00
+#   text hash     c96a61255116931b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  071840b76d26e3f9
-#   text hash     bcd79e458ccd4b06
+#   content hash  338a6bfe8a985a00
+#   text hash     a75196046e7f8a7f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  071840b76d26e3f9
-#   text hash     bc3aa00915ffa811
+#   content hash  338a6bfe8a985a00
+#   text hash     acf1593620496712
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  071840b76d26e3f9
-#   text hash     845f2a17e676c08a
+#   content hash  338a6bfe8a985a00
+#   text hash     2619d44f475622ca
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  071840b76d26e3f9
-#   text hash     7197f0a5cd67e270
+#   content hash  338a6bfe8a985a00
+#   text hash     355f48ee7033d8ce
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3214a28085642141
-#   text hash     27409e692ea113ae
+#   content hash  7787587d1df41f48
+#   text hash     791a6c624c8e2ad6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

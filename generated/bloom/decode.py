@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3214a28085642141
-#   text hash     e06a6107ace3ea5a
+#   content hash  7787587d1df41f48
+#   text hash     6cac8869ac3e6f60
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3214a28085642141
-#   text hash     6a2eabe760f9bfd3
+#   content hash  7787587d1df41f48
+#   text hash     f746cc220cfa50c3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

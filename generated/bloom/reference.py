@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3214a28085642141
-#   text hash     011d28e06c1b66cd
+#   content hash  7787587d1df41f48
+#   text hash     24441d4a233480b3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

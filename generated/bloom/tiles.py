@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3214a28085642141
-#   text hash     2a44f36a0b99247f
+#   content hash  7787587d1df41f48
+#   text hash     930ad9aeff856087
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

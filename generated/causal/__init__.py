@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  988c894366c1f07b
-#   text hash     b23a692d744cc26c
+#   content hash  0e5aec788a7395fc
+#   text hash     f718f0f92edecdef
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

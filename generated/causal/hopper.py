@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  988c894366c1f07b
-#   text hash     329dd842f6c261ca
+#   content hash  0e5aec788a7395fc
+#   text hash     1086b9bd1667b2a9
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

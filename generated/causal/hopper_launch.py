@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  988c894366c1f07b
-#   text hash     f6de831f52d600d5
+#   content hash  0e5aec788a7395fc
+#   text hash     05ab50a339d6a712
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

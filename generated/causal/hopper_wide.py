@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  988c894366c1f07b
-#   text hash     2dcc239cc248cf42
+#   content hash  0e5aec788a7395fc
+#   text hash     8d9e06e2b885b80e
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

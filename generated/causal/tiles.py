@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  988c894366c1f07b
-#   text hash     90262703e4e2ce30
+#   content hash  0e5aec788a7395fc
+#   text hash     adf841761ddca2d7
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8eba60b84227543
-#   text hash     0b2281acd4b57409
+#   content hash  96719783332a2c9a
+#   text hash     e1b51765799c0b31
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

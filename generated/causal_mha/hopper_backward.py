@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8eba60b84227543
-#   text hash     c4e914065d84dc5b
+#   content hash  96719783332a2c9a
+#   text hash     dc3f903bb35e78a7
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

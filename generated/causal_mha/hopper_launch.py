@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8eba60b84227543
-#   text hash     52340a0da2777874
+#   content hash  96719783332a2c9a
+#   text hash     38dfc4a03f9cdbb7
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a8eba60b84227543
-#   text hash     2b140477d75fdb93
+#   content hash  96719783332a2c9a
+#   text hash     7a33b7b983ca83ec
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f3dfd962184dfa53
-#   text hash     238611e962a13af6
+#   content hash  32c9ba934c65e16e
+#   text hash     f287104da425e85e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f3dfd962184dfa53
-#   text hash     59f5fb3bca2de47a
+#   content hash  32c9ba934c65e16e
+#   text hash     e63623b121ae2869
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

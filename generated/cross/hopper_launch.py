@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f3dfd962184dfa53
-#   text hash     0f6c42d1bed42b79
+#   content hash  32c9ba934c65e16e
+#   text hash     ebbc7fe9cbf6e7c5
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f3dfd962184dfa53
-#   text hash     5f862b402062f774
+#   content hash  32c9ba934c65e16e
+#   text hash     74e0988ea2bc4ba6
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f3dfd962184dfa53
-#   text hash     95c049b043fa13ad
+#   content hash  32c9ba934c65e16e
+#   text hash     31d9c842b5b0fda4
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

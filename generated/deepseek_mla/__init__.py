@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bdf41e8e51891b37
-#   text hash     4253c4b17babe96f
+#   content hash  5466b2d267fcf2b0
+#   text hash     1ab40efaca95e227
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bdf41e8e51891b37
-#   text hash     46dd1accd9e69abe
+#   content hash  5466b2d267fcf2b0
+#   text hash     5f4332ea8388a85d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bdf41e8e51891b37
-#   text hash     956c618daed41c8b
+#   content hash  5466b2d267fcf2b0
+#   text hash     5921206601f38f49
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bdf41e8e51891b37
-#   text hash     728ca08f85facae7
+#   content hash  5466b2d267fcf2b0
+#   text hash     56e224a3d1af1c40
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

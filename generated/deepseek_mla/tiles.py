@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bdf41e8e51891b37
-#   text hash     f5622e1da87f800b
+#   content hash  5466b2d267fcf2b0
+#   text hash     cf638777a92b7969
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

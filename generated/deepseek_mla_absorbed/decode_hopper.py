@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  84708473dd25987d
-#   text hash     28dfd6c90e80e4fc
+#   content hash  e21b5d94b1b3fd89
+#   text hash     5eb76e3e76a3e677
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  84708473dd25987d
-#   text hash     916f28aa2a7ccfef
+#   content hash  e21b5d94b1b3fd89
+#   text hash     15da28bd0fa58752
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  84708473dd25987d
-#   text hash     452a7fbd58a4bf40
+#   content hash  e21b5d94b1b3fd89
+#   text hash     d9a8b75bf63fe4fd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  84708473dd25987d
-#   text hash     26fbf4e26d9cd9f2
+#   content hash  e21b5d94b1b3fd89
+#   text hash     7a44037ab1666775
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

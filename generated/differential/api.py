@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c1ea73a83c4d2e38
-#   text hash     d12bae1c7ecdb557
+#   content hash  eab7818b1d83340e
+#   text hash     0aae5e1d88974c2f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

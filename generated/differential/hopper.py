@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c1ea73a83c4d2e38
-#   text hash     2bd0b9fb3789dd67
+#   content hash  eab7818b1d83340e
+#   text hash     196937a0ed4680a5
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

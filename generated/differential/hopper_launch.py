@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c1ea73a83c4d2e38
-#   text hash     f09183764aa1c4d2
+#   content hash  eab7818b1d83340e
+#   text hash     cd4dc1fa72235766
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

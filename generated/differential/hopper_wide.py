@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c1ea73a83c4d2e38
-#   text hash     8b1c112a4a1cac30
+#   content hash  eab7818b1d83340e
+#   text hash     bba4a42b41ac7a8e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c1ea73a83c4d2e38
-#   text hash     6f2a1085e4cccd94
+#   content hash  eab7818b1d83340e
+#   text hash     70c109b806bbfd83
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

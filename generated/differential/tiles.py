@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c1ea73a83c4d2e38
-#   text hash     d3fdc18b9637f431
+#   content hash  eab7818b1d83340e
+#   text hash     ad234be111e9a851
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a63c4e25236326b1
-#   text hash     e21ae7df0f8e4d1a
+#   content hash  019a8b2926d3af85
+#   text hash     381cce69fd7691e4
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a63c4e25236326b1
-#   text hash     87c869c28bea6842
+#   content hash  019a8b2926d3af85
+#   text hash     aebe0ea89da1f6e2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a63c4e25236326b1
-#   text hash     833b550a31c81f46
+#   content hash  019a8b2926d3af85
+#   text hash     3ddc29c43efb232d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a63c4e25236326b1
-#   text hash     a390ef5b41bd2b7b
+#   content hash  019a8b2926d3af85
+#   text hash     a3c0235351a84c22
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a63c4e25236326b1
-#   text hash     0bb587fdda454ec1
+#   content hash  019a8b2926d3af85
+#   text hash     f41640e2a7383284
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7c26a2c9b33c3ecc
-#   text hash     17b68ad3e885c6cb
+#   content hash  4360ab826c556678
+#   text hash     3331326cbc707865
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

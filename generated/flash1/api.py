@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7c26a2c9b33c3ecc
-#   text hash     08e2218493a9c2f8
+#   content hash  4360ab826c556678
+#   text hash     24a8c763f3b77ea6
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7c26a2c9b33c3ecc
-#   text hash     9ecdb15ee2ad4eeb
+#   content hash  4360ab826c556678
+#   text hash     58c3b416ecc5be97
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

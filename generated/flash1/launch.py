@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7c26a2c9b33c3ecc
-#   text hash     af009b905d4b9a60
+#   content hash  4360ab826c556678
+#   text hash     dd9694b4d360f52c
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

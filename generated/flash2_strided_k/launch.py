@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db8909da208e9cd1
-#   text hash     111d8fd42e03a568
+#   content hash  25162f5d516ce2fc
+#   text hash     d472a3ab2ff2810e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

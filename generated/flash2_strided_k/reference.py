@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db8909da208e9cd1
-#   text hash     d3946b147c29f1c1
+#   content hash  25162f5d516ce2fc
+#   text hash     90ac484abcdd1b88
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db8909da208e9cd1
-#   text hash     82013c2fcca35ba7
+#   content hash  25162f5d516ce2fc
+#   text hash     0b17f4ee267966e2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db8909da208e9cd1
-#   text hash     d8b5b10930630cc0
+#   content hash  25162f5d516ce2fc
+#   text hash     71156d3ca1a5b4b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

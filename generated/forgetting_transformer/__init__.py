@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9965b73f1ec6d2c2
-#   text hash     7323a4c96adb74c9
+#   content hash  8e080a5d476a7977
+#   text hash     ce747321e43a588b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9965b73f1ec6d2c2
-#   text hash     7a76f1d521fe3f2c
+#   content hash  8e080a5d476a7977
+#   text hash     d81b79fda439033b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

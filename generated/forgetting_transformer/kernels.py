@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9965b73f1ec6d2c2
-#   text hash     6548886aadcb5f4b
+#   content hash  8e080a5d476a7977
+#   text hash     8db43a820d853bfd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9965b73f1ec6d2c2
-#   text hash     b94e9e535f52d363
+#   content hash  8e080a5d476a7977
+#   text hash     9391f11640791506
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

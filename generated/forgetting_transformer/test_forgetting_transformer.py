@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9965b73f1ec6d2c2
-#   text hash     2d58f4ec6d8b7fa4
+#   content hash  8e080a5d476a7977
+#   text hash     0235bf73efcf93c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

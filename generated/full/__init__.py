@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  353447855c0d37a8
-#   text hash     b0a9dc782c9d3fae
+#   content hash  680f13c3596de4d0
+#   text hash     25c012da669d18a8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  353447855c0d37a8
-#   text hash     4dffcbde7da98f87
+#   content hash  680f13c3596de4d0
+#   text hash     a961603c34016570
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

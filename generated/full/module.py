@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  353447855c0d37a8
-#   text hash     fa35b4c1a7840ca1
+#   content hash  680f13c3596de4d0
+#   text hash     ff5f8446962fed15
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  353447855c0d37a8
-#   text hash     bb7a77155fa5765e
+#   content hash  680f13c3596de4d0
+#   text hash     d62999e515041092
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

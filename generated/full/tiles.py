@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  353447855c0d37a8
-#   text hash     19393d8baf96898a
+#   content hash  680f13c3596de4d0
+#   text hash     810c2eccd3189255
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  353447855c0d37a8
-#   text hash     fd19468403cb90ba
+#   content hash  680f13c3596de4d0
+#   text hash     fdfbbc59197322d9
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

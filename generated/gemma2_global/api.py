@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b414e325d5d6c3a
-#   text hash     2cc77f7cd7bb3aa2
+#   content hash  5063112705fb19ed
+#   text hash     c4d4b0b00f5dcfc0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b414e325d5d6c3a
-#   text hash     57a8b2348e2a7219
+#   content hash  5063112705fb19ed
+#   text hash     038d2e67065741ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b414e325d5d6c3a
-#   text hash     0ee63680b26e800d
+#   content hash  5063112705fb19ed
+#   text hash     f1a6f8c3d69ab6db
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

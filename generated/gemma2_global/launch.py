@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b414e325d5d6c3a
-#   text hash     4a38f5f093ddb343
+#   content hash  5063112705fb19ed
+#   text hash     740114e27b4c5a42
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73c00a75dc3c5a73
-#   text hash     0b6791e7bfd80b7a
+#   content hash  a831e3cd3eeba273
+#   text hash     9d2f6742909de9af
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

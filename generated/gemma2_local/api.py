@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73c00a75dc3c5a73
-#   text hash     00e80252332e0095
+#   content hash  a831e3cd3eeba273
+#   text hash     cfe0a14aefc6c239
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

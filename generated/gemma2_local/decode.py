@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73c00a75dc3c5a73
-#   text hash     caba1c6aa5f49a00
+#   content hash  a831e3cd3eeba273
+#   text hash     a10978b17980418a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73c00a75dc3c5a73
-#   text hash     e7510137acca5774
+#   content hash  a831e3cd3eeba273
+#   text hash     d4ebe2d58b25becf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73c00a75dc3c5a73
-#   text hash     89269a965110f6ad
+#   content hash  a831e3cd3eeba273
+#   text hash     b5ee44701c838a86
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ebf851d4ecf4869
-#   text hash     5e19bb36522b8cbf
+#   content hash  679c87fd7170ce60
+#   text hash     493edc2c03da81a5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ebf851d4ecf4869
-#   text hash     8aa16f3abd39b1c6
+#   content hash  679c87fd7170ce60
+#   text hash     bbab95179c00760f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ebf851d4ecf4869
-#   text hash     517d533a6f150502
+#   content hash  679c87fd7170ce60
+#   text hash     4f67182aa4a0a218
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ebf851d4ecf4869
-#   text hash     2a1de80d837bc054
+#   content hash  679c87fd7170ce60
+#   text hash     413901a581e2acb0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

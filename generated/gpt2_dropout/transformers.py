@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ebf851d4ecf4869
-#   text hash     c0bd66ddad227d97
+#   content hash  679c87fd7170ce60
+#   text hash     bb3e3f4e559c74f4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

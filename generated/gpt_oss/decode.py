@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e701e31b7b02bbd2
-#   text hash     cf1745b0c8a3d08d
+#   content hash  27e4a696abf8675d
+#   text hash     3e0001962cbbd17f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e701e31b7b02bbd2
-#   text hash     7332b586fc95c401
+#   content hash  27e4a696abf8675d
+#   text hash     e92dbcc221607437
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e701e31b7b02bbd2
-#   text hash     f785ca3965995e4a
+#   content hash  27e4a696abf8675d
+#   text hash     4e7377c6f70a496d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

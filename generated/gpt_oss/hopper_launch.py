@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e701e31b7b02bbd2
-#   text hash     7391dd20e2d7f965
+#   content hash  27e4a696abf8675d
+#   text hash     07290f8421d857c7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e701e31b7b02bbd2
-#   text hash     8801f6a2243e8f39
+#   content hash  27e4a696abf8675d
+#   text hash     029f046f06361a76
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

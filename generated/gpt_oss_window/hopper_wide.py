@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7579fa64a580417b
-#   text hash     f79cadcce8dc7f43
+#   content hash  cc4c3af7bd124865
+#   text hash     c5d7a6c7d4229790
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

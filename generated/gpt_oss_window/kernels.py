@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7579fa64a580417b
-#   text hash     1530e2e75f6dfc61
+#   content hash  cc4c3af7bd124865
+#   text hash     c503aa2c6c88bf9a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

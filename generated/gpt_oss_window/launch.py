@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7579fa64a580417b
-#   text hash     0869dda9f84e4078
+#   content hash  cc4c3af7bd124865
+#   text hash     57f697e3289cec3a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7579fa64a580417b
-#   text hash     3cda62753df2132b
+#   content hash  cc4c3af7bd124865
+#   text hash     4c579e107acc388e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

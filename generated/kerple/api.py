@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  86925688e10d85d0
-#   text hash     22fba8d15b7918e8
+#   content hash  5c52e288fd63a490
+#   text hash     fb503505ef893476
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

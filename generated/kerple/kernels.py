@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  86925688e10d85d0
-#   text hash     71c104729f079b66
+#   content hash  5c52e288fd63a490
+#   text hash     c20e37244c9446ea
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  86925688e10d85d0
-#   text hash     d49b50b6af891b13
+#   content hash  5c52e288fd63a490
+#   text hash     42c200dfafa0a7b8
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  86925688e10d85d0
-#   text hash     de70fae520ff4f7f
+#   content hash  5c52e288fd63a490
+#   text hash     befcffb610a690e0
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  86925688e10d85d0
-#   text hash     198eea339ef654ac
+#   content hash  5c52e288fd63a490
+#   text hash     84647bfe1c31af83
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd27230c3f796e2b
-#   text hash     f04f3f8e9f01c41f
+#   content hash  4c6df3f2a9a8b6dc
+#   text hash     8fc7765a7acd10b9
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

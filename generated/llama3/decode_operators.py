@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd27230c3f796e2b
-#   text hash     1600926282ac1b63
+#   content hash  4c6df3f2a9a8b6dc
+#   text hash     ad7f4a909403f393
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

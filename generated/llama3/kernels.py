@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd27230c3f796e2b
-#   text hash     71ff784ef264c71c
+#   content hash  4c6df3f2a9a8b6dc
+#   text hash     bcad23a0c4660780
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

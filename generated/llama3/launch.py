@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd27230c3f796e2b
-#   text hash     30c94c38104284fd
+#   content hash  4c6df3f2a9a8b6dc
+#   text hash     205b082758879466
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

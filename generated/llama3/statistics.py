@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd27230c3f796e2b
-#   text hash     a12495398dc32eb8
+#   content hash  4c6df3f2a9a8b6dc
+#   text hash     64c84b1a3b6b58b0
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

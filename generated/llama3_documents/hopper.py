@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f03c961146c0ef61
-#   text hash     4adfb7ea7326d69f
+#   content hash  cff66abde67a6b3e
+#   text hash     63af58bcb8d2d28f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

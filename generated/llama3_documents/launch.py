@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f03c961146c0ef61
-#   text hash     b5640a668693f440
+#   content hash  cff66abde67a6b3e
+#   text hash     3ebfb82696300f7a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

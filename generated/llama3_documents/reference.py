@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f03c961146c0ef61
-#   text hash     ff225427563b0e13
+#   content hash  cff66abde67a6b3e
+#   text hash     825547a66ac463f2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

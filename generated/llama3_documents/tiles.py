@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f03c961146c0ef61
-#   text hash     2eb8c3ad73250a7d
+#   content hash  cff66abde67a6b3e
+#   text hash     e94bf1fe77a63695
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e01c0bbf7332b13
-#   text hash     0541875d8e1313d6
+#   content hash  a8178ff3599e832c
+#   text hash     ba190d3acf47a2e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e01c0bbf7332b13
-#   text hash     367e3d8816670d27
+#   content hash  a8178ff3599e832c
+#   text hash     87156c367092fdf9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

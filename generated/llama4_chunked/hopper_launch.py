@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e01c0bbf7332b13
-#   text hash     1c546f2841b97a59
+#   content hash  a8178ff3599e832c
+#   text hash     22c29044b4d5deb0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

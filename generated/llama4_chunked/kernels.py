@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e01c0bbf7332b13
-#   text hash     866548fe49f00c7f
+#   content hash  a8178ff3599e832c
+#   text hash     a100ff4c03cea314
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

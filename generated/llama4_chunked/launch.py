@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e01c0bbf7332b13
-#   text hash     7aa246cb5995b6d6
+#   content hash  a8178ff3599e832c
+#   text hash     6eedebab32ebea09
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

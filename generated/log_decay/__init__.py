@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88040de0f1436092
-#   text hash     47723c4619e3959f
+#   content hash  0a5fabaaaf176940
+#   text hash     23256c4cb089316a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

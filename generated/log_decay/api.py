@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88040de0f1436092
-#   text hash     48bbe6a004e5b400
+#   content hash  0a5fabaaaf176940
+#   text hash     eb7d61a1b5b7b8bd
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

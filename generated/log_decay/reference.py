@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88040de0f1436092
-#   text hash     619687bda521f480
+#   content hash  0a5fabaaaf176940
+#   text hash     b2071864436bff58
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

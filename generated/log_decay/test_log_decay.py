@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88040de0f1436092
-#   text hash     20decc68b65ca26b
+#   content hash  0a5fabaaaf176940
+#   text hash     ca5e6af1848f4729
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

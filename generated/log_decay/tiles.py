@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  88040de0f1436092
-#   text hash     3d85bab0b45d3452
+#   content hash  0a5fabaaaf176940
+#   text hash     1d715d25fd8400c1
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e7ffab2b7105301a
-#   text hash     927dbbe682dfe3b9
+#   content hash  4a62002cf895088a
+#   text hash     ba3ecaa057ec416a
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

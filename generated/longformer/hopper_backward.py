@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e7ffab2b7105301a
-#   text hash     9350b43f1a766022
+#   content hash  4a62002cf895088a
+#   text hash     860f5fbf310b0080
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e7ffab2b7105301a
-#   text hash     96f92bfc731da669
+#   content hash  4a62002cf895088a
+#   text hash     f1fcbb94f04fe096
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e7ffab2b7105301a
-#   text hash     6d8acb8a4ac3dc2b
+#   content hash  4a62002cf895088a
+#   text hash     d2eb1d6b00bbf9ce
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e7ffab2b7105301a
-#   text hash     ee9e9dcfb73b80c6
+#   content hash  4a62002cf895088a
+#   text hash     f5d9047f54a0a41f
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d0d0c4ea2cc459dd
-#   text hash     80ff13a2f8b2985d
+#   content hash  926fefcadba352d0
+#   text hash     2c75c87cbb350086
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

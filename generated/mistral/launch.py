@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d0d0c4ea2cc459dd
-#   text hash     1e146ee9966aaa92
+#   content hash  926fefcadba352d0
+#   text hash     55c3afbad26951c9
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d0d0c4ea2cc459dd
-#   text hash     971c58f6f880ac9f
+#   content hash  926fefcadba352d0
+#   text hash     3871e1eb5a549ed9
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

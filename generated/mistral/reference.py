@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d0d0c4ea2cc459dd
-#   text hash     d3bb80912a8160b0
+#   content hash  926fefcadba352d0
+#   text hash     fd52d058faca5676
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d0d0c4ea2cc459dd
-#   text hash     011ee00c7198a445
+#   content hash  926fefcadba352d0
+#   text hash     a4039b2d7543015c
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8010867e1d7e080
-#   text hash     d330126b33412431
+#   content hash  7d6b6a521887d7b2
+#   text hash     199b413f85d0720e
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8010867e1d7e080
-#   text hash     25074ab7d43998e0
+#   content hash  7d6b6a521887d7b2
+#   text hash     e221963d5b628a1f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -69,6 +69,7 @@ Symbols
                          scale BY_HEAD
     key, APART           keys of a tile, counted from its first; whether each has a page of its own
     there                which of them are loaded; None: all
+    TURNED               whether the rows of a tile stand as columns in products, as few do
     SUMS                 partial sums of each row's weights
     BY_HEAD              whether float8 has one scale for all keys of a head
     FAR                  whether rows of a tile may stand 2**31 numbers apart
@@ -139,14 +140,18 @@ def key_span(q_first, q_last, k_len, in_prefix_len):
 
 
 @triton.jit
-def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH."""
-    column = tl.arange(0, COLUMNS)
-    ptr += place[:, None] + column[None, :]
+def load_places(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr = False):
+    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH.
+
+    They are [places, COLUMNS], or where TURNED [COLUMNS, places].
+    """
+    DOWN: tl.constexpr = 0 if TURNED else 1  # the axis along which places lack a size
+    place, column = tl.expand_dims(place, DOWN), tl.expand_dims(tl.arange(0, COLUMNS), 1 - DOWN)
+    ptr += place + column
     if inside is not None:
-        rows = tl.load(ptr, mask=inside[:, None] & (column < WIDTH)[None, :], other=0.0)
+        rows = tl.load(ptr, mask=tl.expand_dims(inside, DOWN) & (column < WIDTH), other=0.0)
     elif WIDTH < COLUMNS:
-        rows = tl.load(ptr, mask=(column < WIDTH)[None, :], other=0.0)
+        rows = tl.load(ptr, mask=column < WIDTH, other=0.0)
     else:
         rows = tl.load(ptr)
     return rows
@@ -204,9 +209,37 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 
 @triton.jit
-def sum_by_thread(p, SUMS: tl.constexpr):
-    """Partial sums of each row, over every SUMS-th column: each thread adds its own values, without exchange."""
-    return tl.sum(p.reshape([p.shape[0], p.shape[1] // SUMS, SUMS]), 1)
+def multiply(q_tile, k_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
+    """The products of all rows with all keys, [BLOCK_M, BLOCK_N].
+
+    Tensor cores make 16 rows by 8 columns at a time: where TURNED, the rows of queries are the columns.
+    """
+    if TURNED:
+        score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION).T
+    else:
+        score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
+    return score
+
+
+@triton.jit
+def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
+    """The sum of values by row, acc, and the values of a tile by their weights; where TURNED, rows are the columns."""
+    if TURNED:
+        acc = add_product(acc.T, v_tile, p.T, PRECISION).T
+    else:
+        acc = add_product(acc, p, v_tile, PRECISION)
+    return acc
+
+
+@triton.jit
+def sum_by_thread(p, SUMS: tl.constexpr, TURNED: tl.constexpr):
+    """Partial sums of each row: each thread adds its own values, without exchange.
+
+    They are over every SUMS-th column; where TURNED, a thread's columns come in pairs, 8 apart in each 16 of a warp.
+    """
+    if TURNED:
+        p = tl.sum(p.reshape([p.shape[0], p.shape[1] // 16, 2, 8]), 2)  # [BLOCK_M, BLOCK_N // 16, 8]
+    return tl.sum(p.reshape([p.shape[0], p.numel // p.shape[0] // SUMS, SUMS]), 1)
 
 
 @triton.jit
@@ -222,7 +255,8 @@ def sum_pairs(x):
 def attend(
     acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms,
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, FAR: tl.constexpr, mixed
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr, FAR: tl.constexpr, TURNED: tl.constexpr,
+    mixed
 ):  # fmt: skip
     """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
     (
@@ -252,7 +286,7 @@ def attend(
         page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
     # [BLOCK_N, BLOCK_D]
     k_tile = load_places(k_ptr, k_place, there, D, BLOCK_D).to(q_tile.dtype)
-    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
+    score = multiply(q_tile, k_tile, PRECISION, TURNED) * scale  # [BLOCK_M, BLOCK_N]
     if k_scale_ptr is not None:
         k_scale_place = k_page * k_scale_stride_page + k_slot.to(tl.int64) * k_scale_stride_token
         score = score * tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)[None, :]
@@ -261,8 +295,8 @@ def attend(
     # [BLOCK_M, BLOCK_N], [1, BLOCK_N]
     q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     score = score - in_slopes * tl.abs(q_at - k_at)  # alibi
-    # [BLOCK_N, BLOCK_DV]
-    v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV).to(q_tile.dtype)
+    # [BLOCK_N, BLOCK_DV], or where TURNED [BLOCK_DV, BLOCK_N]
+    v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)
     score = score * LOG2E
     if mixed:
         keep = inside[None, :]
@@ -275,11 +309,11 @@ def attend(
     p = tl.exp2(score - pivot[:, None])  # [BLOCK_M, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
     acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
-    l += sum_by_thread(p, SUMS)
+    l += sum_by_thread(p, SUMS, TURNED)
     if v_scale_ptr is not None:
         v_scale_place = k_page * v_scale_stride_page + k_slot.to(tl.int64) * v_scale_stride_token
         p = p * tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)[None, :]
-    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    acc = add_values(acc, p.to(v_tile.dtype), v_tile, PRECISION, TURNED)  # [BLOCK_M, BLOCK_DV]
     return acc, m, l, page
 
 
@@ -305,7 +339,7 @@ def attend_split(
     v_scale_stride_head, pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size,
     GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    SUMS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
+    TURNED: tl.constexpr, SUMS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store what a split of the keys of one head gives to a tile of rows: its part of out, and of the LSE."""
     if OVERLAP:
@@ -378,7 +412,7 @@ def attend_split(
         mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
         acc, m, l, page = attend(
             acc, m, l, page, q_tile, k_start, q_unit, pages_ptr, k_scale_ptr, v_scale_ptr, keys, terms, PAGE, D,
-            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, FAR, mixed=mixed
+            DV, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, SUMS, FAR, TURNED, mixed=mixed
         )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8010867e1d7e080
-#   text hash     48ac24f02d684237
+#   content hash  7d6b6a521887d7b2
+#   text hash     f9f3e551907d3012
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8010867e1d7e080
-#   text hash     ec38535baf1f3069
+#   content hash  7d6b6a521887d7b2
+#   text hash     b9efa59555db7c3d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8010867e1d7e080
-#   text hash     92ae2a15fd53ea33
+#   content hash  7d6b6a521887d7b2
+#   text hash     9f821c47d4ee77c9
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

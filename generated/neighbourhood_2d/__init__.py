@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a0fbeb7b7517ccf9
-#   text hash     6aee30271b9deff9
+#   content hash  c1aa046c30f0a0ab
+#   text hash     6f6f944199d5ac15
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a0fbeb7b7517ccf9
-#   text hash     4f1ef2089697a495
+#   content hash  c1aa046c30f0a0ab
+#   text hash     881f797906a8d182
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a0fbeb7b7517ccf9
-#   text hash     aabded3c0e3fec6c
+#   content hash  c1aa046c30f0a0ab
+#   text hash     2fee62f57b83f9b6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

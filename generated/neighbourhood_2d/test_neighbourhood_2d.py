@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a0fbeb7b7517ccf9
-#   text hash     035319bd9f98314a
+#   content hash  c1aa046c30f0a0ab
+#   text hash     08d170425f308aff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a0fbeb7b7517ccf9
-#   text hash     ab3236a82228c978
+#   content hash  c1aa046c30f0a0ab
+#   text hash     396273e5565c33e7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f5a81e3a2e9c6de
-#   text hash     5a58adc4380e7d4f
+#   content hash  06aa5c1003218201
+#   text hash     645da09844be2a6c
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

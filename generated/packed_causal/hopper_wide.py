@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f5a81e3a2e9c6de
-#   text hash     c8d1136542f334d7
+#   content hash  06aa5c1003218201
+#   text hash     89152738b0771acf
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f5a81e3a2e9c6de
-#   text hash     ad4ead5e14b91130
+#   content hash  06aa5c1003218201
+#   text hash     35fe590cfd7469aa
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

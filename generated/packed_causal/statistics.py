@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f5a81e3a2e9c6de
-#   text hash     6b107570d2c8ef6f
+#   content hash  06aa5c1003218201
+#   text hash     506328e77778c273
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

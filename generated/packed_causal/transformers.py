@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f5a81e3a2e9c6de
-#   text hash     1749873cd1a9bb39
+#   content hash  06aa5c1003218201
+#   text hash     04b50dd38e680f56
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

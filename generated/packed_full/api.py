@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ceac25a126fe97dd
-#   text hash     111226780b829520
+#   content hash  c1625389f5cbf4ca
+#   text hash     6d9b04cb21a4857b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ceac25a126fe97dd
-#   text hash     e1966b752e413c72
+#   content hash  c1625389f5cbf4ca
+#   text hash     c94816372650bc52
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

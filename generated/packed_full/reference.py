@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ceac25a126fe97dd
-#   text hash     d071673c3cc2f4fa
+#   content hash  c1625389f5cbf4ca
+#   text hash     5b702aefc32552eb
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

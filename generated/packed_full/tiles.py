@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ceac25a126fe97dd
-#   text hash     298edc40273fc945
+#   content hash  c1625389f5cbf4ca
+#   text hash     8ec5481f38af82db
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

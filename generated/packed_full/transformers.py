@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ceac25a126fe97dd
-#   text hash     812c6348a8575272
+#   content hash  c1625389f5cbf4ca
+#   text hash     076880c0132dd699
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59c46033c1a53dab
-#   text hash     03d3abb02f4f1b00
+#   content hash  163edc53644e4ca4
+#   text hash     27d2d67768c534e0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59c46033c1a53dab
-#   text hash     f80d7a2ba52f7e94
+#   content hash  163edc53644e4ca4
+#   text hash     2699f583f9515ab8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

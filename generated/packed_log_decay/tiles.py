@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59c46033c1a53dab
-#   text hash     25c126e376473b07
+#   content hash  163edc53644e4ca4
+#   text hash     040eb4a2b3815a8e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a944367afe3bc48
-#   text hash     dc5f0c024f56598b
+#   content hash  998938aecab6d58e
+#   text hash     202f39c856967ac3
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a944367afe3bc48
-#   text hash     7e4499f7f20376ac
+#   content hash  998938aecab6d58e
+#   text hash     e87d740abdf5a87a
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a944367afe3bc48
-#   text hash     5302816406a9f4d0
+#   content hash  998938aecab6d58e
+#   text hash     d5b5a55b32605ff7
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a944367afe3bc48
-#   text hash     05f03b545f553ec0
+#   content hash  998938aecab6d58e
+#   text hash     d8217f879c9227e4
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

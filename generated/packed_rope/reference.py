@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a944367afe3bc48
-#   text hash     5f3894dfa25a44ce
+#   content hash  998938aecab6d58e
+#   text hash     cbf7f50daf5a02e7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

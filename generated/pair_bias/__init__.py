@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5087530ec27ac4f3
-#   text hash     01dab07d8a93a86b
+#   content hash  b396dd91898401e1
+#   text hash     a2bc05c611aefde6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

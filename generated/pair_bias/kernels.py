@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5087530ec27ac4f3
-#   text hash     98e1b8d3dca2bb90
+#   content hash  b396dd91898401e1
+#   text hash     b89487f56b74ccfb
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

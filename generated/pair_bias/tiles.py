@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5087530ec27ac4f3
-#   text hash     b61f95ea84c7cf30
+#   content hash  b396dd91898401e1
+#   text hash     a4ae08da33351fc4
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5087530ec27ac4f3
-#   text hash     95d7c3611d298f83
+#   content hash  b396dd91898401e1
+#   text hash     04ccb1cb06529a26
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  efce5b48aaa2f2bd
-#   text hash     c03c0b8f87a0bc5f
+#   content hash  2cce7607b46abca4
+#   text hash     dfcb1238995ff1b3
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  efce5b48aaa2f2bd
-#   text hash     c83d4f2f1d089835
+#   content hash  2cce7607b46abca4
+#   text hash     85595c9fb143d2dc
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

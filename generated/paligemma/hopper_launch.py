@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  efce5b48aaa2f2bd
-#   text hash     baf4925fa4b05520
+#   content hash  2cce7607b46abca4
+#   text hash     28f855e367eab2fd
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  efce5b48aaa2f2bd
-#   text hash     b33872fedbadafef
+#   content hash  2cce7607b46abca4
+#   text hash     52766d670a8f38a1
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  efce5b48aaa2f2bd
-#   text hash     f4206a997ddc9ee7
+#   content hash  2cce7607b46abca4
+#   text hash     a2d8b0863765d8bc
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4f80a425e903d9dc
-#   text hash     f91e882ab0ccece3
+#   content hash  b23408cdff18cfab
+#   text hash     167acdc785ba6208
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

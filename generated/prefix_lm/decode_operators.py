@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4f80a425e903d9dc
-#   text hash     62a36ee06febd57c
+#   content hash  b23408cdff18cfab
+#   text hash     98785687ec5daec5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

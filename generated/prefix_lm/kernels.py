@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4f80a425e903d9dc
-#   text hash     e01a0d6fe70513e7
+#   content hash  b23408cdff18cfab
+#   text hash     6733a33f91de604a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

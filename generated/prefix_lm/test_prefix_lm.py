@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4f80a425e903d9dc
-#   text hash     6db73f44aabfbb77
+#   content hash  b23408cdff18cfab
+#   text hash     b9e5dbc8a074d393
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4f80a425e903d9dc
-#   text hash     fb540c5146da81e1
+#   content hash  b23408cdff18cfab
+#   text hash     063b210a90e9bc2e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b915f2863e319937
-#   text hash     24684b1cd90c8c6b
+#   content hash  4261b1b175f67abc
+#   text hash     ec1063d8317eee0d
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

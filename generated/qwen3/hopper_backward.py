@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b915f2863e319937
-#   text hash     bf04e80b6678a773
+#   content hash  4261b1b175f67abc
+#   text hash     9b75d41d0d53d64b
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

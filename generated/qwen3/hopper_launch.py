@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b915f2863e319937
-#   text hash     f47f5c3a727fef11
+#   content hash  4261b1b175f67abc
+#   text hash     61acf50b9a9359a6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b915f2863e319937
-#   text hash     0b0e24cee0ca7b2f
+#   content hash  4261b1b175f67abc
+#   text hash     f2fa6aefdd46170d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b915f2863e319937
-#   text hash     61ad6462464b6dfd
+#   content hash  4261b1b175f67abc
+#   text hash     b823bedf01105dc7
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

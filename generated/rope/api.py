@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  342bb35c22332f87
-#   text hash     1751f1f68770b097
+#   content hash  5be2ac88674f288e
+#   text hash     b771fafc48cf9146
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  342bb35c22332f87
-#   text hash     684fa19eede18852
+#   content hash  5be2ac88674f288e
+#   text hash     5afbb43ffc4d022d
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  342bb35c22332f87
-#   text hash     99f6af721ec7d886
+#   content hash  5be2ac88674f288e
+#   text hash     af8740a319bb1c12
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  342bb35c22332f87
-#   text hash     35efc2f29d04ac50
+#   content hash  5be2ac88674f288e
+#   text hash     4cf8fe1bdf9aca99
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  342bb35c22332f87
-#   text hash     c8a1f698bb20d551
+#   content hash  5be2ac88674f288e
+#   text hash     630a52632e0f24e1
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  342bb35c22332f87
-#   text hash     b5ff1b2681531270
+#   content hash  5be2ac88674f288e
+#   text hash     ecb18e609ff39739
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

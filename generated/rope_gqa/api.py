@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4bebae551ae1b7fe
-#   text hash     63c7b36eb543d207
+#   content hash  580e26285bd103da
+#   text hash     3086e87db3abd4ba
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

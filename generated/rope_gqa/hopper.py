@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4bebae551ae1b7fe
-#   text hash     b0261c9c90cbe867
+#   content hash  580e26285bd103da
+#   text hash     9c08226aef66dac1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

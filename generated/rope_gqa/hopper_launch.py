@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4bebae551ae1b7fe
-#   text hash     9bf9a355efd71553
+#   content hash  580e26285bd103da
+#   text hash     b08b670bd59bc325
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4bebae551ae1b7fe
-#   text hash     5d8627089d8da3e6
+#   content hash  580e26285bd103da
+#   text hash     407f02b50ea53b39
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

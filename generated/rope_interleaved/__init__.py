@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa6b0a3171bf30d
-#   text hash     a2cfaeb2ea3cb5ac
+#   content hash  66207d1b5afc6cf1
+#   text hash     3b85ef963b2666fa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

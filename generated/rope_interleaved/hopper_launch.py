@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa6b0a3171bf30d
-#   text hash     1b339c16c2bd2cbf
+#   content hash  66207d1b5afc6cf1
+#   text hash     1fc7b582bf6b8227
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa6b0a3171bf30d
-#   text hash     72f95238076df1b5
+#   content hash  66207d1b5afc6cf1
+#   text hash     e861fd04b4a5ee3b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

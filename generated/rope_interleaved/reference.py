@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa6b0a3171bf30d
-#   text hash     60e6d22d7db43c15
+#   content hash  66207d1b5afc6cf1
+#   text hash     3df95c616821ec32
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7aa6b0a3171bf30d
-#   text hash     234118b8d249fc50
+#   content hash  66207d1b5afc6cf1
+#   text hash     dd45ea47dbc8c510
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  37032acf6f34ef4d
-#   text hash     be70ce3772b12371
+#   content hash  0fa99e70b8196ae5
+#   text hash     34a6dba4d76f6dd8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

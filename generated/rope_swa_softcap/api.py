@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  37032acf6f34ef4d
-#   text hash     f76ca537ecb3be23
+#   content hash  0fa99e70b8196ae5
+#   text hash     a995c5602fe6c2a0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

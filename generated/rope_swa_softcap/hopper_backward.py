@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  37032acf6f34ef4d
-#   text hash     b339b4d177bc6497
+#   content hash  0fa99e70b8196ae5
+#   text hash     60c25a7661a3cd1b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

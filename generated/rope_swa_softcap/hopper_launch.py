@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  37032acf6f34ef4d
-#   text hash     cf75fe849b67f66f
+#   content hash  0fa99e70b8196ae5
+#   text hash     e262e1eae3c359eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  37032acf6f34ef4d
-#   text hash     0aff25bae2ae945b
+#   content hash  0fa99e70b8196ae5
+#   text hash     1f6612ba5991db07
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

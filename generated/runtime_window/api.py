@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f140d10e004ec48
-#   text hash     0db1c6ac4cac09ad
+#   content hash  13b8d8ee26846372
+#   text hash     397afc645bc1db3e
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f140d10e004ec48
-#   text hash     3242f61963b87ed5
+#   content hash  13b8d8ee26846372
+#   text hash     19d845fcc84dc640
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

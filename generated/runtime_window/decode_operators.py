@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f140d10e004ec48
-#   text hash     dcad0b42f6953aca
+#   content hash  13b8d8ee26846372
+#   text hash     6ae611299ec250c5
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

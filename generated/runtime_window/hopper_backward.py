@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f140d10e004ec48
-#   text hash     69e44cd89336e4aa
+#   content hash  13b8d8ee26846372
+#   text hash     8876a0b89da68faa
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f140d10e004ec48
-#   text hash     7fe56f161ad51194
+#   content hash  13b8d8ee26846372
+#   text hash     2aa7892675dff29d
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a47ffe6451c1749f
-#   text hash     abdf366165e1650a
+#   content hash  dd5ab70f65ed4482
+#   text hash     ca59a26a3804f4dc
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

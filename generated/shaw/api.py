@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a47ffe6451c1749f
-#   text hash     eddde34648812740
+#   content hash  dd5ab70f65ed4482
+#   text hash     e5fde517c211fe79
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

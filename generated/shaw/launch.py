@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a47ffe6451c1749f
-#   text hash     a525bee4c9cb6eb1
+#   content hash  dd5ab70f65ed4482
+#   text hash     6da7fca164c361c5
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

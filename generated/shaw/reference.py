@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a47ffe6451c1749f
-#   text hash     faf458b9b878c9fd
+#   content hash  dd5ab70f65ed4482
+#   text hash     5fbbf9cfc2a379bd
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

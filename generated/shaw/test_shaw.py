@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a47ffe6451c1749f
-#   text hash     a66cc1b06cf93f99
+#   content hash  dd5ab70f65ed4482
+#   text hash     abff6c6b03dd7e52
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

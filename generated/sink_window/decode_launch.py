@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1bf5e45198abc57
-#   text hash     2c382ea5b88a8fa2
+#   content hash  4fe134d794a7c365
+#   text hash     d80667a9ae87a9d4
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -11,18 +11,18 @@ import torch
 from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile, warps, stages and keys of a split. First for tiles of 16 rows and short splits, then
+# up to a head size: keys of a tile, warps, stages and keys of a split. First for tiles of FEW rows and short splits, then
 # for splits of 512 keys or more, which a call asks for; the last for tiles of up to 64 rows. They are a matter of nothing
 # else, but for head sizes above 256 of the GPU, and so are the bits of a row
 SPLITS_16BIT = {
-    64: ((64, 2, 4, 512), (64, 2, 4, 1024), (64, 4, 4, 2048)),
-    128: ((128, 4, 2, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),
+    64: ((64, 2, 3, 512), (32, 1, 3, 1024), (64, 4, 4, 2048)),
+    128: ((32, 2, 3, 256), (32, 1, 2, 1024), (32, 4, 4, 2048)),
     256: ((16, 2, 3, 256), (16, 2, 3, 1024), (32, 8, 3, 1024)),
     512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
 }
 SPLITS_FLOAT8 = {
     64: ((64, 2, 3, 512), (64, 2, 3, 1024), (64, 4, 4, 2048)),
-    128: ((64, 2, 2, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
+    128: ((64, 2, 3, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
     256: ((32, 2, 2, 256), (32, 2, 3, 1024), (32, 8, 3, 1024)),
     512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
 }
@@ -33,6 +33,7 @@ SPLITS_FP32 = {
     512: ((16, 8, 2, 256), (16, 8, 2, 1024), (16, 8, 2, 1024)),
 }
 WHOLE = 2**30  # keys of a split that no sequence fills
+FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
 
 
@@ -41,11 +42,12 @@ def split_of(q, k, v, longest, split_size):
     rows = longest * (q.shape[-2] // k.shape[-2])
     table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    block_m = min(max(16, runtime.power_of_2(rows)), 16 if runtime.INTERPRETED or (size > 256 and not _many(q)) else 64)
+    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others make 16 columns
+    block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
     short, long, many = table[size]
-    block_n, warps, stages, keys = many if block_m > 16 else long if split_size and split_size >= 512 else short
+    block_n, warps, stages, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
-        block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= 16 else 256
+        block_n, warps, stages, keys = 32, 4, 1, 64 if rows <= FEW else 256
     return block_m, block_n, warps, stages, keys_of_split(q, rows, longest, split_size, keys)
 
 
@@ -129,8 +131,8 @@ def attend(
             tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
             GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
-            SUMS=min(8 * warps, block_n) if block_m == 16 else 8,
+            BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
+            SUMS=min(8 * warps, block_n // 2) if block_m <= FEW else 8,
             BY_HEAD=k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1,
             FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
             num_stages=stages,
@@ -160,8 +162,8 @@ def attend(
                 pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
                 tokens=q.shape[0], longest=longest, Hq=q.shape[1], GROUP=q.shape[-2] // k.shape[-2],
                 PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-                BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q), lse_stride_sequence=lse_strides[0],
-                lse_stride_head=lse_strides[1], num_warps=warps, num_stages=stages,
+                BLOCK_D=runtime.padded_width(q), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
+                lse_stride_sequence=lse_strides[0], lse_stride_head=lse_strides[1], num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     call.launches[kind] = cache

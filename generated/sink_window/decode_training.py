@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1bf5e45198abc57
-#   text hash     8dae2298738e59f4
+#   content hash  4fe134d794a7c365
+#   text hash     93a18aa039d45880
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1bf5e45198abc57
-#   text hash     a0158a505a7bfd26
+#   content hash  4fe134d794a7c365
+#   text hash     5470bed2d8c2ba72
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

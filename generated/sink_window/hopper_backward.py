@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1bf5e45198abc57
-#   text hash     2ed6e5b1824e9e13
+#   content hash  4fe134d794a7c365
+#   text hash     759ce49d3c11d6ef
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

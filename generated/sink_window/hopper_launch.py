@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1bf5e45198abc57
-#   text hash     007245556982d4dd
+#   content hash  4fe134d794a7c365
+#   text hash     62bb2927e97f431d
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f1bf5e45198abc57
-#   text hash     2862f2fc535b7aee
+#   content hash  4fe134d794a7c365
+#   text hash     d5852dde9c897155
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b314bfb5173cf2c9
-#   text hash     d40fb5d7c68c279a
+#   content hash  4117f244a459078f
+#   text hash     4309c246f81f491b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b314bfb5173cf2c9
-#   text hash     dd44bd9b089816e2
+#   content hash  4117f244a459078f
+#   text hash     0bec1e62598f5510
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

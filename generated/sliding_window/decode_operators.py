@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b314bfb5173cf2c9
-#   text hash     22b131020ff6f53b
+#   content hash  4117f244a459078f
+#   text hash     9d238c0aee728f4d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

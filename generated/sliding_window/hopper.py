@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b314bfb5173cf2c9
-#   text hash     350e270ff66aa8dc
+#   content hash  4117f244a459078f
+#   text hash     106ca52f1439ecf8
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b314bfb5173cf2c9
-#   text hash     495db762372bb455
+#   content hash  4117f244a459078f
+#   text hash     d90bf6649f183433
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e703a66a423a9f5
-#   text hash     d4ce6f5c370f11b2
+#   content hash  13dfa6a0de7291ef
+#   text hash     06ed7671fd457c3d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e703a66a423a9f5
-#   text hash     18282c004e838c32
+#   content hash  13dfa6a0de7291ef
+#   text hash     d6cf2df7ba335595
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

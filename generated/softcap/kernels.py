@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e703a66a423a9f5
-#   text hash     08edf2622ca33bef
+#   content hash  13dfa6a0de7291ef
+#   text hash     187a9ea527298b0b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

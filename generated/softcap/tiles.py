@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e703a66a423a9f5
-#   text hash     76c482cbe739daa9
+#   content hash  13dfa6a0de7291ef
+#   text hash     be28e5e90eaddf42
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e703a66a423a9f5
-#   text hash     9f9fcbc5e0d31c35
+#   content hash  13dfa6a0de7291ef
+#   text hash     cf14bd41eabd813a
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  360a9fcc869ff3fe
-#   text hash     60450ff0e6245a88
+#   content hash  cfa8963f1be2746a
+#   text hash     bf6eaf34e7a50865
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  360a9fcc869ff3fe
-#   text hash     467fcd2a0f289727
+#   content hash  cfa8963f1be2746a
+#   text hash     2da4a3f476608620
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

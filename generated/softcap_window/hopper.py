@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  360a9fcc869ff3fe
-#   text hash     bdee8e76f67e21d4
+#   content hash  cfa8963f1be2746a
+#   text hash     6a27f2891213b30d
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

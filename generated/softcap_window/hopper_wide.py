@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  360a9fcc869ff3fe
-#   text hash     8d3099f3bee8bee1
+#   content hash  cfa8963f1be2746a
+#   text hash     cd03afb854300376
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

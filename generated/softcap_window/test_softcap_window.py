@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  360a9fcc869ff3fe
-#   text hash     7cb524222a616bd7
+#   content hash  cfa8963f1be2746a
+#   text hash     b5724574e0cd94ce
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af4c5fbb89506c5e
-#   text hash     8511a3d7592a2f73
+#   content hash  1d63a3a4ca9d647f
+#   text hash     52788689e3e84b44
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af4c5fbb89506c5e
-#   text hash     ece2b4e02ee0a830
+#   content hash  1d63a3a4ca9d647f
+#   text hash     464e1c89507388ef
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

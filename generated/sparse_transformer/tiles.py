@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  af4c5fbb89506c5e
-#   text hash     d4faa9209b446df5
+#   content hash  1d63a3a4ca9d647f
+#   text hash     254cfcc269141997
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3158b407d769cf16
-#   text hash     dbc897db653c7f73
+#   content hash  d87603f434294c8c
+#   text hash     a2218fcd326f2486
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3158b407d769cf16
-#   text hash     7933edd451b4012e
+#   content hash  d87603f434294c8c
+#   text hash     f315ba095e710d24
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3158b407d769cf16
-#   text hash     bd8d571943ae05f9
+#   content hash  d87603f434294c8c
+#   text hash     fa1260cffa2ec33f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

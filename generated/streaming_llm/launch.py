@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3158b407d769cf16
-#   text hash     ac405c1eb018b221
+#   content hash  d87603f434294c8c
+#   text hash     e0628f363e6c1618
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3158b407d769cf16
-#   text hash     966d4ba2ac424548
+#   content hash  d87603f434294c8c
+#   text hash     821a66cc6c04b585
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

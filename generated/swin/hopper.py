@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e1ecce10578ce0
-#   text hash     a6222a204a342ca2
+#   content hash  5a3771d479dab055
+#   text hash     446de664fbffdb97
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e1ecce10578ce0
-#   text hash     b73a7794f6b16bc8
+#   content hash  5a3771d479dab055
+#   text hash     1fa0d6d76f8626db
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e1ecce10578ce0
-#   text hash     6b2628882c5bb6fc
+#   content hash  5a3771d479dab055
+#   text hash     a7b4e28b34123fd1
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e1ecce10578ce0
-#   text hash     bc09c18717301291
+#   content hash  5a3771d479dab055
+#   text hash     2da3e69add78c5f5
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

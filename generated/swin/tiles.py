@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e1ecce10578ce0
-#   text hash     0c448804ea290f33
+#   content hash  5a3771d479dab055
+#   text hash     0c7ac01375e0059b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

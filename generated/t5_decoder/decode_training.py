@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b7d09f831b03febd
-#   text hash     257b7f9b0dda3558
+#   content hash  d6df3eff5153dd44
+#   text hash     5b98ac7b6f109442
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b7d09f831b03febd
-#   text hash     2b5d845fc519be42
+#   content hash  d6df3eff5153dd44
+#   text hash     366366d67b20ca83
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b7d09f831b03febd
-#   text hash     8b68ef83ff381f59
+#   content hash  d6df3eff5153dd44
+#   text hash     5b849c1ad658769a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

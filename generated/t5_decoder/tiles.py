@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b7d09f831b03febd
-#   text hash     7413df8441d9a6c1
+#   content hash  d6df3eff5153dd44
+#   text hash     6376cfc9cc9f2f7e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  47c4186c8dc8556c
-#   text hash     48a8eec8ab17f497
+#   content hash  48f849027bb5f719
+#   text hash     d047ebcc4598aee0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

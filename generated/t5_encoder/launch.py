@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  47c4186c8dc8556c
-#   text hash     773733babf339959
+#   content hash  48f849027bb5f719
+#   text hash     54b03d0ec07b1a25
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  47c4186c8dc8556c
-#   text hash     128a9161c1aafff4
+#   content hash  48f849027bb5f719
+#   text hash     1ecbe1d45c9e5d6a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

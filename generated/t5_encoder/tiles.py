@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  47c4186c8dc8556c
-#   text hash     b8007ad64ec692d7
+#   content hash  48f849027bb5f719
+#   text hash     5e7beb4f0df59ab0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70a0f64652b047fd
-#   text hash     4beaffcf95f17a4e
+#   content hash  d5ad0a899c933e13
+#   text hash     138aee99fc63737a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

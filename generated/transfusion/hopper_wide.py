@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70a0f64652b047fd
-#   text hash     81d7cc56737306b0
+#   content hash  d5ad0a899c933e13
+#   text hash     defe90968b356586
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

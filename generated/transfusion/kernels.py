@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70a0f64652b047fd
-#   text hash     5f643e302a5a36e3
+#   content hash  d5ad0a899c933e13
+#   text hash     30d0c48178deb12f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70a0f64652b047fd
-#   text hash     106e6a71edbd2cd0
+#   content hash  d5ad0a899c933e13
+#   text hash     8c4d5a93f9ddbe51
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

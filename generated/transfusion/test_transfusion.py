@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70a0f64652b047fd
-#   text hash     f43982b8f0a3267e
+#   content hash  d5ad0a899c933e13
+#   text hash     9c94dbe318e28055
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

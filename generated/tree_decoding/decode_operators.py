@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f0d5104204f7f2e9
-#   text hash     22e5065b2330974b
+#   content hash  4047d1c37262c06c
+#   text hash     a0853dfeed66cc02
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

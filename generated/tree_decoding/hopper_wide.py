@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f0d5104204f7f2e9
-#   text hash     88db62e994acfeaf
+#   content hash  4047d1c37262c06c
+#   text hash     b00e4409d9b03032
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f0d5104204f7f2e9
-#   text hash     8d6acc9147e76e2d
+#   content hash  4047d1c37262c06c
+#   text hash     4b3b9c176438f6a8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

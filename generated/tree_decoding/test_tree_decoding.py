@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f0d5104204f7f2e9
-#   text hash     c061e52507fb6afd
+#   content hash  4047d1c37262c06c
+#   text hash     c3e3f50bbc5e804f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f0d5104204f7f2e9
-#   text hash     019c4762b37fd61e
+#   content hash  4047d1c37262c06c
+#   text hash     f0ac8188fe92b5f7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -699,6 +699,31 @@ def test_rows_that_hold_keys_and_values_are_read_once(
     assert found == [True, False, False, False]
 
 
+@pytest.mark.parametrize(("new", "block_m", "turned"), [(4, 8, True), (5, 16, True), (9, 32, False), (40, 64, False)])
+@pytest.mark.parametrize("name", ["plain", "capped", "biased"])
+def test_how_rows_stand_in_products(
+    variant: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    new: int,
+    block_m: int,
+    turned: bool,
+) -> None:
+    """Few rows, of two heads each here, are columns of products; all say the same."""
+    module, s = variant(name), Sequences([100, 47], [new, min(new, 47)], **VARIANTS[name].shape)
+    found, runtime = [], importlib.import_module(f"{module.__name__}.runtime")
+    launch = runtime.launch
+
+    def seen(*given: Any, from_shapes: Callable[[], Values], **more: Any) -> None:
+        found.append(from_shapes())
+        launch(*given, from_shapes=from_shapes, **more)
+
+    monkeypatch.setattr(runtime, "launch", seen)
+    check(module, name, s, Cache(s))
+    given = next(one for one in found if "TURNED" in one)
+    assert (given["BLOCK_M"], given["TURNED"]) == (block_m, turned)
+
+
 def test_a_new_row_of_keys_and_values_is_stored_once(variant: Callable[[str], ModuleType]) -> None:
     s, decoding = latent([20], [1]), variant("latent").decode
     cache = Cache(s)

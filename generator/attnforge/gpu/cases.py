@@ -192,8 +192,11 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": v_columns}
     known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     known |= {"PAGE": 16, "BLOCK_H": 8, "MEASURED": False, "OVERLAP": False, "V_IN_K": True}
+    few = tile.block_m <= splits.FEW
+    turned = few and not planned.spec.latent
     known |= {
-        "SUMS": min(8 * tile.num_warps, tile.block_n) if tile.block_m == 16 else 8,
+        "TURNED": turned,
+        "SUMS": min(8 * tile.num_warps, tile.block_n // 2 if turned else tile.block_n) if few else 8,
         "BY_HEAD": False,
         "FAR": False,
     }

@@ -12,6 +12,20 @@ _BEHIND = "D > BLOCK_D"
 V_IN_K = Parameter("V_IN_K", "constexpr", "call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v)")
 
 
+def constants(a: Analysis) -> tuple[Parameter, ...]:
+    """How tiles of few rows stand in products, TURNED or not, and how many partial sums their weights have.
+
+    Tiles of keys that are tiles of values, too, would have to be turned for one of the two products. As bits are no
+    matter of whether they are, no tile of such specs is.
+    """
+    turned, keys = ("False", "block_n") if a.spec.latent else ("block_m <= FEW", "block_n // 2")
+    return (
+        *((V_IN_K,) if a.spec.latent else ()),
+        Parameter("TURNED", "constexpr", turned),
+        Parameter("SUMS", "constexpr", f"min(8 * warps, {keys}) if block_m <= FEW else 8"),
+    )
+
+
 def names(a: Analysis, *texts: str) -> tuple[str, ...]:
     """These names in specs that say `latent`."""
     return texts if a.spec.latent else ()
@@ -37,7 +51,7 @@ def scored(a: Analysis, there: str) -> tuple[Block, ...]:
     if not a.spec.latent:
         return ()
     load = f"load_places(k_ptr + BLOCK_D, k_place, {there}, D - BLOCK_D, REST).to(q_rest.dtype)"
-    product = f"tl.dot(q_rest, k_rest.T, input_precision=PRECISION){a.scaling}"
+    product = f"multiply(q_rest, k_rest, PRECISION, TURNED){a.scaling}"
     total = f"tl.fma({product}, 1.0, score)"
     return (
         Branch(
@@ -53,7 +67,7 @@ def scored(a: Analysis, there: str) -> tuple[Block, ...]:
 
 def values(a: Analysis) -> tuple[Block, ...]:
     """The statements that load a tile of values; columns of keys are there already."""
-    load = Statement("v_tile", "load_places(v_ptr, v_place, there, DV, BLOCK_DV).to(q_tile.dtype)")
+    load = Statement("v_tile", "load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)")
     return (Branch("V_IN_K", (Statement("v_tile", "k_tile"),), (load,)),) if a.spec.latent else (load,)
 
 

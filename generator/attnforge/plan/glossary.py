@@ -355,6 +355,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     )
     yield "key, APART", "keys of a tile, counted from its first; whether each has a page of its own"
     yield "there", "which of them are loaded; None: all"
+    yield "TURNED", "whether the rows of a tile stand as columns in products, as few do"
     yield "SUMS", "partial sums of each row's weights"
     yield "BY_HEAD", "whether float8 has one scale for all keys of a head"
     yield "FAR", "whether rows of a tile may stand 2**31 numbers apart"

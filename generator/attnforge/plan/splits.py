@@ -7,7 +7,7 @@ from .tiles import Tile, family
 Split = tuple[int, int, int, int]
 """Keys of a tile, warps, stages and keys of a split."""
 Splits = tuple[Split, Split, Split]
-"""For tiles of 16 rows and splits that are short, or long, and for tiles of up to 64 rows."""
+"""For tiles of FEW rows and splits that are short, or long, and for tiles of up to 64 rows."""
 Table = dict[str, dict[int, Splits]]
 """By what is stored: 16 bits, float8 or float32. Then by the head size that a row serves up to."""
 
@@ -15,14 +15,14 @@ Table = dict[str, dict[int, Splits]]
 _MANY = {64: (64, 4, 4, 2048), 128: (32, 4, 4, 2048), 256: (32, 8, 3, 1024)}
 _TABLE: Table = {
     "16BIT": {
-        64: ((64, 2, 4, 512), (64, 2, 4, 1024), _MANY[64]),
-        128: ((128, 4, 2, 256), (64, 2, 2, 1024), _MANY[128]),
+        64: ((64, 2, 3, 512), (32, 1, 3, 1024), _MANY[64]),
+        128: ((32, 2, 3, 256), (32, 1, 2, 1024), _MANY[128]),
         256: ((16, 2, 3, 256), (16, 2, 3, 1024), _MANY[256]),
         512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
     },
     "FLOAT8": {
         64: ((64, 2, 3, 512), (64, 2, 3, 1024), _MANY[64]),
-        128: ((64, 2, 2, 256), (64, 2, 3, 1024), _MANY[128]),
+        128: ((64, 2, 3, 256), (64, 2, 3, 1024), _MANY[128]),
         256: ((32, 2, 2, 256), (32, 2, 3, 1024), _MANY[256]),
         512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
     },
@@ -48,6 +48,7 @@ _LATENT: Table = {
 ON_HOPPER = (64, 64, 2, 1024)
 LEAST_ROWS = 64
 
+FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
 
 
@@ -69,6 +70,8 @@ def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
     sizes = table(latent)["FP32" if dtype == "fp32" else "16BIT"]
     short, _, many = next(found for size, found in sizes.items() if head_dim <= size)
     roomy = head_dim <= 256 or (dtype != "fp32" and family(arch) == "sm_90")
-    block_m = min(max(rows, 16), 64 if roomy else 16)
-    block_n, warps, stages, _ = many if block_m > 16 else short
+    # AMD's matrix instructions have 16 columns
+    fewest = 8 if arch.startswith("sm_") and not latent else FEW
+    block_m = min(max(rows, fewest), 64 if roomy else FEW)
+    block_n, warps, stages, _ = many if block_m > FEW else short
     return Tile(block_m, block_n, warps, stages)

@@ -17,7 +17,7 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED, decoded
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
-from ..splits import CHUNK, Table, table
+from ..splits import CHUNK, FEW, Table, table
 from ..statements import Block, Call, Comment, Loop, Statement, lines, names, needed, reads, targets
 from . import decode_join, decode_sums
 
@@ -70,6 +70,11 @@ class Decode:
     def splits(self) -> Table:
         """Tiles and splits by head size."""
         return table(self.spec.latent)
+
+    @property
+    def few(self) -> int:
+        """Rows of a tile that stand as columns of products."""
+        return FEW
 
     @property
     def chunk(self) -> int:
@@ -131,7 +136,8 @@ class Decode:
             *jitted("decode/functions", *PAGED.functions, *(("find_page",) if "find_page" in read else ()), "nth_of"),
             span,
             *jitted("decode/functions", "load_places", "quantised", "row_units", "in_units"),
-            *jitted("decode/functions", "find_rows", "sum_by_thread", "sum_pairs"),
+            *jitted("decode/functions", "find_rows"),
+            *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs"),
         )
         if not self.spec.rope:
             return found
@@ -166,7 +172,7 @@ class Decode:
         known = {*results, *own, *walked, scale, "k_pos", "inside", "k_page", "k_slot", *targets(loads)}
         words = (scale, *terms.passed(read, known))
         behind = cached_latent.names(self.analysis, "REST", "V_IN_K")
-        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION", "SUMS", "FAR")
+        constants = ("PAGE", "D", "DV", "BLOCK_N", "BLOCK_D", "BLOCK_DV", *behind, "PRECISION", "SUMS", "FAR", "TURNED")
         return Step("attend", results, own, (("keys", walked), ("terms", words)), constants, tails=False)
 
     @cached_property
@@ -198,9 +204,8 @@ class Decode:
                 *p.constants("GROUP"),
                 Parameter("PAGE", "constexpr", "1 if page_table is None else k.shape[1]"),
                 *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "REST"),
-                *((cached_latent.V_IN_K,) if self.spec.latent else ()),
                 *p.constants("PRECISION"),
-                Parameter("SUMS", "constexpr", "min(8 * warps, block_n) if block_m == 16 else 8"),
+                *cached_latent.constants(self.analysis),
                 Parameter("BY_HEAD", "constexpr", _BY_HEAD),
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
                 _OVERLAP,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0cb55d75e2475f16
-#   text hash     0b79b17835ce9d24
+#   content hash  6b701407da267e11
+#   text hash     6d9e6ac76b87cb8a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0cb55d75e2475f16
-#   text hash     53995b5f18b11bfa
+#   content hash  6b701407da267e11
+#   text hash     44ecf732482981da
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0cb55d75e2475f16
-#   text hash     15183f60fa8b7fb8
+#   content hash  6b701407da267e11
+#   text hash     789e9d9b8de1bedd
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

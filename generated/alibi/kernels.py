@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0cb55d75e2475f16
-#   text hash     fca65560183a0584
+#   content hash  6b701407da267e11
+#   text hash     cab6329418ab10e1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0cb55d75e2475f16
-#   text hash     e801f9f3f97a6a7f
+#   content hash  6b701407da267e11
+#   text hash     99ffac3d031056d7
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  15f795c7b27e0da2
-#   text hash     99cda2f46c4e5951
+#   content hash  b3d98138f7c8b22c
+#   text hash     870e5586b01f1578
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

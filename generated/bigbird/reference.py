@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  15f795c7b27e0da2
-#   text hash     c1db6e288a7c30e8
+#   content hash  b3d98138f7c8b22c
+#   text hash     d159a37f3e76ca8d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  15f795c7b27e0da2
-#   text hash     0856a7c5f5299300
+#   content hash  b3d98138f7c8b22c
+#   text hash     78a8bfdaa1c7e3de
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  338a6bfe8a985a00
-#   text hash     c96a61255116931b
+#   content hash  73947ce4d9532f1b
+#   text hash     34c2d0b48ef8ebb4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

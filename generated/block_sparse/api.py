@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  338a6bfe8a985a00
-#   text hash     ee6944e37fabdaa8
+#   content hash  73947ce4d9532f1b
+#   text hash     ed098bf82f3f89b2
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  338a6bfe8a985a00
-#   text hash     a75196046e7f8a7f
+#   content hash  73947ce4d9532f1b
+#   text hash     d48e2ce9ea355476
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  338a6bfe8a985a00
-#   text hash     acf1593620496712
+#   content hash  73947ce4d9532f1b
+#   text hash     a11f12d7db391e0f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  338a6bfe8a985a00
-#   text hash     2619d44f475622ca
+#   content hash  73947ce4d9532f1b
+#   text hash     8bfebf7780642d5d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7787587d1df41f48
-#   text hash     791a6c624c8e2ad6
+#   content hash  4e04f4cec304ff4f
+#   text hash     e5a9dac0a9d53898
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7787587d1df41f48
-#   text hash     6cac8869ac3e6f60
+#   content hash  4e04f4cec304ff4f
+#   text hash     842452857fa1610c
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

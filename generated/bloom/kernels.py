@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7787587d1df41f48
-#   text hash     f746cc220cfa50c3
+#   content hash  4e04f4cec304ff4f
+#   text hash     19763479a54814a6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7787587d1df41f48
-#   text hash     24441d4a233480b3
+#   content hash  4e04f4cec304ff4f
+#   text hash     24254b47f8b71a4d
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7787587d1df41f48
-#   text hash     562b6bd30fd22c8b
+#   content hash  4e04f4cec304ff4f
+#   text hash     038073b935236b83
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

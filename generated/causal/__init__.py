@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5aec788a7395fc
-#   text hash     f718f0f92edecdef
+#   content hash  cb04066717230087
+#   text hash     f5e8f530550884ac
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

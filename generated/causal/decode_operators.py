@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5aec788a7395fc
-#   text hash     be9d3b3cdf1c11cd
+#   content hash  cb04066717230087
+#   text hash     5a1ff0809489c615
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5aec788a7395fc
-#   text hash     0f33b7bd75bc894e
+#   content hash  cb04066717230087
+#   text hash     a2c842086d6b460e
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5aec788a7395fc
-#   text hash     05ab50a339d6a712
+#   content hash  cb04066717230087
+#   text hash     f020e92dcbd172cb
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

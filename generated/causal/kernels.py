@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5aec788a7395fc
-#   text hash     9f9bf80e9008c847
+#   content hash  cb04066717230087
+#   text hash     f89113c96ce989eb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5aec788a7395fc
-#   text hash     5038b097e67160d2
+#   content hash  cb04066717230087
+#   text hash     398e6031ebff0ad9
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

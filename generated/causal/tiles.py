@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5aec788a7395fc
-#   text hash     adf841761ddca2d7
+#   content hash  cb04066717230087
+#   text hash     17bf5c2d6d3832c3
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

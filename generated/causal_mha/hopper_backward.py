@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96719783332a2c9a
-#   text hash     dc3f903bb35e78a7
+#   content hash  b2eea93851bac1a7
+#   text hash     f423a2d36234937d
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96719783332a2c9a
-#   text hash     38dfc4a03f9cdbb7
+#   content hash  b2eea93851bac1a7
+#   text hash     f2bce30ef222fe80
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

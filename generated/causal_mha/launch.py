@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96719783332a2c9a
-#   text hash     dff446beee3ead30
+#   content hash  b2eea93851bac1a7
+#   text hash     212f45c2dc38d548
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96719783332a2c9a
-#   text hash     7a33b7b983ca83ec
+#   content hash  b2eea93851bac1a7
+#   text hash     f038f84e6da5762d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96719783332a2c9a
-#   text hash     6c0c3e20a1ae5ac0
+#   content hash  b2eea93851bac1a7
+#   text hash     6ac42f73e8251643
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32c9ba934c65e16e
-#   text hash     f287104da425e85e
+#   content hash  8c80e6f97ff3c7d5
+#   text hash     c1b1a2d15f880680
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32c9ba934c65e16e
-#   text hash     7b75959f8b6f73b5
+#   content hash  8c80e6f97ff3c7d5
+#   text hash     3eadf304918ce316
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

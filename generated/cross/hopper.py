@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32c9ba934c65e16e
-#   text hash     598f4dbbb375013a
+#   content hash  8c80e6f97ff3c7d5
+#   text hash     d4fc3bc5bda4bf72
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32c9ba934c65e16e
-#   text hash     e63623b121ae2869
+#   content hash  8c80e6f97ff3c7d5
+#   text hash     25e0545cc7ecbbbb
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32c9ba934c65e16e
-#   text hash     4b50bd4d43fef651
+#   content hash  8c80e6f97ff3c7d5
+#   text hash     f6470857f079aafd
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

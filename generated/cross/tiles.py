@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  32c9ba934c65e16e
-#   text hash     6a80a88bf2caf61b
+#   content hash  8c80e6f97ff3c7d5
+#   text hash     ffa6e07b1f22aa0a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

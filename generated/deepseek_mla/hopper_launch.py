@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5466b2d267fcf2b0
-#   text hash     5f4332ea8388a85d
+#   content hash  ebe312e81ea5bae3
+#   text hash     b859d3dd20209f1c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

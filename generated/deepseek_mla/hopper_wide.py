@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5466b2d267fcf2b0
-#   text hash     5921206601f38f49
+#   content hash  ebe312e81ea5bae3
+#   text hash     3903b3b9200e3487
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5466b2d267fcf2b0
-#   text hash     4ae688db230b1da2
+#   content hash  ebe312e81ea5bae3
+#   text hash     b4b43845b084a2bc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

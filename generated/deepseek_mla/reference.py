@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5466b2d267fcf2b0
-#   text hash     56e224a3d1af1c40
+#   content hash  ebe312e81ea5bae3
+#   text hash     7c360077908d8ffa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

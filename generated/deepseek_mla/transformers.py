@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5466b2d267fcf2b0
-#   text hash     1e008a3c0445e41d
+#   content hash  ebe312e81ea5bae3
+#   text hash     38d52c63caf4affe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e21b5d94b1b3fd89
-#   text hash     4a287cd820bb3209
+#   content hash  a93e1d59ddef0208
+#   text hash     a10c1df1a8f6428e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

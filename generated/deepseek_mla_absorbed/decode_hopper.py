@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e21b5d94b1b3fd89
-#   text hash     5eb76e3e76a3e677
+#   content hash  a93e1d59ddef0208
+#   text hash     702abaeb4be153ca
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e21b5d94b1b3fd89
-#   text hash     c48308cdf4be965d
+#   content hash  a93e1d59ddef0208
+#   text hash     dcdf6c8c62d98fe0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

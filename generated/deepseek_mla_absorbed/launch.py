@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e21b5d94b1b3fd89
-#   text hash     15da28bd0fa58752
+#   content hash  a93e1d59ddef0208
+#   text hash     c6d4ae105495fe7f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e21b5d94b1b3fd89
-#   text hash     7a44037ab1666775
+#   content hash  a93e1d59ddef0208
+#   text hash     82eec7adbbe0e02c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

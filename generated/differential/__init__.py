@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eab7818b1d83340e
-#   text hash     99e2849ab26eae5a
+#   content hash  b38c3fa087552fdd
+#   text hash     50ca3a9a1a0e53cb
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eab7818b1d83340e
-#   text hash     0aae5e1d88974c2f
+#   content hash  b38c3fa087552fdd
+#   text hash     c8566be565851679
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

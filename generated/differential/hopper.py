@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eab7818b1d83340e
-#   text hash     196937a0ed4680a5
+#   content hash  b38c3fa087552fdd
+#   text hash     3f436c4d1b78cf8e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

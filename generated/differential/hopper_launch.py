@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eab7818b1d83340e
-#   text hash     cd4dc1fa72235766
+#   content hash  b38c3fa087552fdd
+#   text hash     2e549feac61c6b2a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

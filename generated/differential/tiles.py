@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eab7818b1d83340e
-#   text hash     ad234be111e9a851
+#   content hash  b38c3fa087552fdd
+#   text hash     9adc758ab5ea7d7a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  019a8b2926d3af85
-#   text hash     ae910488533f4c38
+#   content hash  2d489d3377886526
+#   text hash     04346cdac6d9bdf8
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

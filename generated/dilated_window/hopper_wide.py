@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  019a8b2926d3af85
-#   text hash     381cce69fd7691e4
+#   content hash  2d489d3377886526
+#   text hash     d3f7e1910a5f8871
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  019a8b2926d3af85
-#   text hash     3ddc29c43efb232d
+#   content hash  2d489d3377886526
+#   text hash     5da196462ac0e966
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

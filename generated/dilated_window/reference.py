@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  019a8b2926d3af85
-#   text hash     a3c0235351a84c22
+#   content hash  2d489d3377886526
+#   text hash     ce73226e0b80cfa7
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  019a8b2926d3af85
-#   text hash     9227302034c836e2
+#   content hash  2d489d3377886526
+#   text hash     67767a3cf8942c08
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4360ab826c556678
-#   text hash     dd9694b4d360f52c
+#   content hash  9292499589a40aef
+#   text hash     46ff9ec5dd896bc9
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

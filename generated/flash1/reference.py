@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4360ab826c556678
-#   text hash     b5432edb0cd83db0
+#   content hash  9292499589a40aef
+#   text hash     01714ae4043ba327
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

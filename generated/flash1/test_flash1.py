@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4360ab826c556678
-#   text hash     ca53f285ae6459bc
+#   content hash  9292499589a40aef
+#   text hash     9396fbd72cd570d3
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4360ab826c556678
-#   text hash     67714d4af0eb3950
+#   content hash  9292499589a40aef
+#   text hash     cb56d1cd83193044
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25162f5d516ce2fc
-#   text hash     256b41a3a9c6428b
+#   content hash  7bda28e5c6bed6a5
+#   text hash     2a697623a6dc3685
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25162f5d516ce2fc
-#   text hash     90ac484abcdd1b88
+#   content hash  7bda28e5c6bed6a5
+#   text hash     3bd998b88573ff6d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

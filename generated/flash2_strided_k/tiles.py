@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25162f5d516ce2fc
-#   text hash     71156d3ca1a5b4b4
+#   content hash  7bda28e5c6bed6a5
+#   text hash     2e14ed3c1befdff9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8e080a5d476a7977
-#   text hash     ce747321e43a588b
+#   content hash  0467c709779ccbbd
+#   text hash     8bb240db888eaa8b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8e080a5d476a7977
-#   text hash     8db43a820d853bfd
+#   content hash  0467c709779ccbbd
+#   text hash     60000baca29e3869
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

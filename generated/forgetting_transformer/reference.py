@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8e080a5d476a7977
-#   text hash     0be80aff495d6279
+#   content hash  0467c709779ccbbd
+#   text hash     436845cde363c8fc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8e080a5d476a7977
-#   text hash     0235bf73efcf93c5
+#   content hash  0467c709779ccbbd
+#   text hash     bb22fe8b72e0bc9e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

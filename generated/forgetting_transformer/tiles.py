@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8e080a5d476a7977
-#   text hash     403937d3947330b0
+#   content hash  0467c709779ccbbd
+#   text hash     d15a9c08bad7d114
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

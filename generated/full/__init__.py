@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  680f13c3596de4d0
-#   text hash     25c012da669d18a8
+#   content hash  dffa1beee042155a
+#   text hash     565bfd1da5313d16
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  680f13c3596de4d0
-#   text hash     f533793c1c799ba3
+#   content hash  dffa1beee042155a
+#   text hash     c16278c7f3487905
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

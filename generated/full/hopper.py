@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  680f13c3596de4d0
-#   text hash     5399309b6815515e
+#   content hash  dffa1beee042155a
+#   text hash     55bf0d0921ba74c3
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

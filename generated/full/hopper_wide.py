@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  680f13c3596de4d0
-#   text hash     a59844c51d031723
+#   content hash  dffa1beee042155a
+#   text hash     32073f9779585315
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

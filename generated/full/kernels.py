@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  680f13c3596de4d0
-#   text hash     70635ba115360fd4
+#   content hash  dffa1beee042155a
+#   text hash     917f19608522ba0f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  680f13c3596de4d0
-#   text hash     810c2eccd3189255
+#   content hash  dffa1beee042155a
+#   text hash     909adca4908ba20e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

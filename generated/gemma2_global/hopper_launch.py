@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5063112705fb19ed
-#   text hash     6e6b680e2e6d775e
+#   content hash  a9ba928d8c3e0431
+#   text hash     48fd7dba7dde2eea
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5063112705fb19ed
-#   text hash     bb10bfc4a51228b2
+#   content hash  a9ba928d8c3e0431
+#   text hash     01cc1324d04386d2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

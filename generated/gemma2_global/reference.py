@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5063112705fb19ed
-#   text hash     a96a41d64e9c1722
+#   content hash  a9ba928d8c3e0431
+#   text hash     c943e5b87601373e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5063112705fb19ed
-#   text hash     2fc5d6164fd73b96
+#   content hash  a9ba928d8c3e0431
+#   text hash     c72849bba2806ce0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

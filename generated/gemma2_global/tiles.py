@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5063112705fb19ed
-#   text hash     cf3dc865217c76fa
+#   content hash  a9ba928d8c3e0431
+#   text hash     fb80f6091705f348
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

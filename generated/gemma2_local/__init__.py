@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a831e3cd3eeba273
-#   text hash     9d2f6742909de9af
+#   content hash  66f1800a3f965cb0
+#   text hash     3b6530a21aa5243f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

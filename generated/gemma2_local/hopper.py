@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a831e3cd3eeba273
-#   text hash     d4ebe2d58b25becf
+#   content hash  66f1800a3f965cb0
+#   text hash     27a437127fcd044e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

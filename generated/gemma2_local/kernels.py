@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a831e3cd3eeba273
-#   text hash     aaef31a8e60bdcc6
+#   content hash  66f1800a3f965cb0
+#   text hash     1de26d0792c0dda6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

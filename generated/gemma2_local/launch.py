@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a831e3cd3eeba273
-#   text hash     eccf26280f5f43af
+#   content hash  66f1800a3f965cb0
+#   text hash     da0b8d199e3701bc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a831e3cd3eeba273
-#   text hash     11453d6a4bc60e62
+#   content hash  66f1800a3f965cb0
+#   text hash     7fb172a403b72189
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

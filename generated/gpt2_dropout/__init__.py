@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  679c87fd7170ce60
-#   text hash     493edc2c03da81a5
+#   content hash  1f2a9f4cd5ab933c
+#   text hash     e0eaae2e3f7f01d1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  679c87fd7170ce60
-#   text hash     4f67182aa4a0a218
+#   content hash  1f2a9f4cd5ab933c
+#   text hash     af4a2f62d38066d3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

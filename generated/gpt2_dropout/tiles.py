@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  679c87fd7170ce60
-#   text hash     413901a581e2acb0
+#   content hash  1f2a9f4cd5ab933c
+#   text hash     7a9be95c9f3fa21a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

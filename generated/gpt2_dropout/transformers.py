@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  679c87fd7170ce60
-#   text hash     bb3e3f4e559c74f4
+#   content hash  1f2a9f4cd5ab933c
+#   text hash     4f0cc77296b05c16
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

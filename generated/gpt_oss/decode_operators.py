@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  27e4a696abf8675d
-#   text hash     539b88a90fdf8754
+#   content hash  740238e5b101f318
+#   text hash     f6b751e4547091ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  27e4a696abf8675d
-#   text hash     e92dbcc221607437
+#   content hash  740238e5b101f318
+#   text hash     b24f3c6d50c7ee7e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

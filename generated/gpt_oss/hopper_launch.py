@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  27e4a696abf8675d
-#   text hash     07290f8421d857c7
+#   content hash  740238e5b101f318
+#   text hash     62078c1fed0a02d1
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  27e4a696abf8675d
-#   text hash     97d0d9ec0394ae78
+#   content hash  740238e5b101f318
+#   text hash     e48827c7f330a650
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  27e4a696abf8675d
-#   text hash     92c3a9edd12dde66
+#   content hash  740238e5b101f318
+#   text hash     d44297e1d6c65312
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

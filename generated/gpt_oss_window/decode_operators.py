@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cc4c3af7bd124865
-#   text hash     c1ff673563171d8b
+#   content hash  eb3f2c998d8d5c0f
+#   text hash     43a71782fe36b53e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cc4c3af7bd124865
-#   text hash     f33a33b1a26e0fa5
+#   content hash  eb3f2c998d8d5c0f
+#   text hash     c57b56c01de08800
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

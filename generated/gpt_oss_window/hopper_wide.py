@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cc4c3af7bd124865
-#   text hash     c5d7a6c7d4229790
+#   content hash  eb3f2c998d8d5c0f
+#   text hash     893c0f924abc2ab4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

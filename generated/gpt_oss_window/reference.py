@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cc4c3af7bd124865
-#   text hash     4c579e107acc388e
+#   content hash  eb3f2c998d8d5c0f
+#   text hash     16fc9fd87387f6df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

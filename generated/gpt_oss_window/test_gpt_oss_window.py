@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cc4c3af7bd124865
-#   text hash     e508d8a27ed057d9
+#   content hash  eb3f2c998d8d5c0f
+#   text hash     9e425eda0084bfae
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c52e288fd63a490
-#   text hash     fb503505ef893476
+#   content hash  387bd658adb21e05
+#   text hash     66b80703adcd8fdd
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c52e288fd63a490
-#   text hash     635e83ea28cbbbde
+#   content hash  387bd658adb21e05
+#   text hash     a0d6335421e99771
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c52e288fd63a490
-#   text hash     42c200dfafa0a7b8
+#   content hash  387bd658adb21e05
+#   text hash     2506db7a5ff785a8
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

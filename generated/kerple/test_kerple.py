@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c52e288fd63a490
-#   text hash     befcffb610a690e0
+#   content hash  387bd658adb21e05
+#   text hash     9c939e9b315c8a50
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

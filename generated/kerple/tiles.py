@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c52e288fd63a490
-#   text hash     84647bfe1c31af83
+#   content hash  387bd658adb21e05
+#   text hash     6b316fb794923d7c
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c6df3f2a9a8b6dc
-#   text hash     a6219358ae29f4de
+#   content hash  cdc166d5ef3761ad
+#   text hash     ac60ebb946b52536
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c6df3f2a9a8b6dc
-#   text hash     93af5505b96007e8
+#   content hash  cdc166d5ef3761ad
+#   text hash     1ea235f6808d459b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c6df3f2a9a8b6dc
-#   text hash     6a48d672dedf7350
+#   content hash  cdc166d5ef3761ad
+#   text hash     f64883b66e955abe
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c6df3f2a9a8b6dc
-#   text hash     7b653ea72b6fea34
+#   content hash  cdc166d5ef3761ad
+#   text hash     0b38df314e21c7a9
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c6df3f2a9a8b6dc
-#   text hash     fbf3b9a257681387
+#   content hash  cdc166d5ef3761ad
+#   text hash     765709149ba607d0
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cff66abde67a6b3e
-#   text hash     f6ad79c7a19d1399
+#   content hash  764669443b12991f
+#   text hash     591a0c5b75b7a92f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

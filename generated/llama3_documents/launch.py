@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cff66abde67a6b3e
-#   text hash     3ebfb82696300f7a
+#   content hash  764669443b12991f
+#   text hash     f8758fb34bc1a968
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

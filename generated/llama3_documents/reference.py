@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cff66abde67a6b3e
-#   text hash     825547a66ac463f2
+#   content hash  764669443b12991f
+#   text hash     40b53a0065551fb1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

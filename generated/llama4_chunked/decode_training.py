@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8178ff3599e832c
-#   text hash     ba190d3acf47a2e4
+#   content hash  b152a552d0f4cb49
+#   text hash     4777a6871421bed4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8178ff3599e832c
-#   text hash     87156c367092fdf9
+#   content hash  b152a552d0f4cb49
+#   text hash     da308d2a122d0caf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8178ff3599e832c
-#   text hash     22c29044b4d5deb0
+#   content hash  b152a552d0f4cb49
+#   text hash     1127160c047c7e69
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

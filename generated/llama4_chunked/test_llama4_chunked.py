@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8178ff3599e832c
-#   text hash     a883976e4157ed3e
+#   content hash  b152a552d0f4cb49
+#   text hash     5d22c89459d884e7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

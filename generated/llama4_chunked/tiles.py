@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8178ff3599e832c
-#   text hash     f29469f98c1a1cee
+#   content hash  b152a552d0f4cb49
+#   text hash     b64f6822b9fc37e5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0a5fabaaaf176940
-#   text hash     4f682736c03ad9ad
+#   content hash  3d4849c9db710323
+#   text hash     3f79e6e2eb06a62f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0a5fabaaaf176940
-#   text hash     e61d859fe7f82524
+#   content hash  3d4849c9db710323
+#   text hash     4ec9694c8fd476ff
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0a5fabaaaf176940
-#   text hash     bf7d07a8a7983dfe
+#   content hash  3d4849c9db710323
+#   text hash     0b26b2c21bbfb383
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

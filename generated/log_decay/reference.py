@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0a5fabaaaf176940
-#   text hash     b2071864436bff58
+#   content hash  3d4849c9db710323
+#   text hash     f75a3f18eea66494
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

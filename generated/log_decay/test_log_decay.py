@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0a5fabaaaf176940
-#   text hash     ca5e6af1848f4729
+#   content hash  3d4849c9db710323
+#   text hash     3ac5332e1a029264
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

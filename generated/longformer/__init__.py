@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a62002cf895088a
-#   text hash     e432c3006dd4c8b1
+#   content hash  1c5fec17e79a91ef
+#   text hash     855fce56c552d61c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

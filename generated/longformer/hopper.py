@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a62002cf895088a
-#   text hash     ba3ecaa057ec416a
+#   content hash  1c5fec17e79a91ef
+#   text hash     cdc74dfc5b173849
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a62002cf895088a
-#   text hash     f1fcbb94f04fe096
+#   content hash  1c5fec17e79a91ef
+#   text hash     341e4dfb2937ffdc
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

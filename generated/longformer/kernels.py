@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a62002cf895088a
-#   text hash     e4ed491592e6962f
+#   content hash  1c5fec17e79a91ef
+#   text hash     8ca8d043ca1dadcf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

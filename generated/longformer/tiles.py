@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a62002cf895088a
-#   text hash     f5d9047f54a0a41f
+#   content hash  1c5fec17e79a91ef
+#   text hash     d93f9daf3dd8a994
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  926fefcadba352d0
-#   text hash     95199b1c09762328
+#   content hash  7fc1aea26e4d10fd
+#   text hash     111c30377986523e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  926fefcadba352d0
-#   text hash     571bff4b0d6fcad2
+#   content hash  7fc1aea26e4d10fd
+#   text hash     a5e1e483b89c4b69
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

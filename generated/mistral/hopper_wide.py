@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  926fefcadba352d0
-#   text hash     2c75c87cbb350086
+#   content hash  7fc1aea26e4d10fd
+#   text hash     44d40740ceb5c3bd
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  926fefcadba352d0
-#   text hash     55c3afbad26951c9
+#   content hash  7fc1aea26e4d10fd
+#   text hash     e7f3fdfc6ef29c84
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  926fefcadba352d0
-#   text hash     11e8bd1648f4a8e5
+#   content hash  7fc1aea26e4d10fd
+#   text hash     c835c3c8bb716e76
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7d6b6a521887d7b2
-#   text hash     e73e561da3aa14a7
+#   content hash  96dca7db2fe41052
+#   text hash     2ae95e02cf985402
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7d6b6a521887d7b2
-#   text hash     91b1f75064de819c
+#   content hash  96dca7db2fe41052
+#   text hash     31354021074f3bb4
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

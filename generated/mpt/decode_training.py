@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7d6b6a521887d7b2
-#   text hash     29b330c7151d001a
+#   content hash  96dca7db2fe41052
+#   text hash     14f65a5bdd856c1c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7d6b6a521887d7b2
-#   text hash     b9efa59555db7c3d
+#   content hash  96dca7db2fe41052
+#   text hash     ce6bf055d94c26d1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7d6b6a521887d7b2
-#   text hash     9f821c47d4ee77c9
+#   content hash  96dca7db2fe41052
+#   text hash     5c7ea0cbb51f29e8
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c1aa046c30f0a0ab
-#   text hash     ce93b776483f9c3e
+#   content hash  01fee618613aedc1
+#   text hash     88b11a029f44cc52
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c1aa046c30f0a0ab
-#   text hash     03a4bdca13191763
+#   content hash  01fee618613aedc1
+#   text hash     cc4d2c4d8549fe11
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

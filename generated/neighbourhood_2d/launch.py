@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c1aa046c30f0a0ab
-#   text hash     2fee62f57b83f9b6
+#   content hash  01fee618613aedc1
+#   text hash     6764225ab16d8faf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

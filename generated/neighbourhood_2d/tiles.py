@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c1aa046c30f0a0ab
-#   text hash     396273e5565c33e7
+#   content hash  01fee618613aedc1
+#   text hash     c4c64aac49c98a6f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06aa5c1003218201
-#   text hash     9657143c641574c7
+#   content hash  cb33936b5ddd2500
+#   text hash     e2d6fd6e51d175d4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

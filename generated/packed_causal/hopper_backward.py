@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06aa5c1003218201
-#   text hash     b551ef38da155bfd
+#   content hash  cb33936b5ddd2500
+#   text hash     3b572416ae48e598
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06aa5c1003218201
-#   text hash     645da09844be2a6c
+#   content hash  cb33936b5ddd2500
+#   text hash     b38f36f4d8d71956
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06aa5c1003218201
-#   text hash     35fe590cfd7469aa
+#   content hash  cb33936b5ddd2500
+#   text hash     7f6d579d1f3832dc
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  06aa5c1003218201
-#   text hash     412f9f5eecc84246
+#   content hash  cb33936b5ddd2500
+#   text hash     c089d61974a402be
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c1625389f5cbf4ca
-#   text hash     7be1a21c19af36b5
+#   content hash  a7cd09ca8f978d8c
+#   text hash     59754b3ed02cdc16
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

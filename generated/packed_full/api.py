@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c1625389f5cbf4ca
-#   text hash     6d9b04cb21a4857b
+#   content hash  a7cd09ca8f978d8c
+#   text hash     4051b0dac0984012
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

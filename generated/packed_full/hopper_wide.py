@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c1625389f5cbf4ca
-#   text hash     257c38e399c36120
+#   content hash  a7cd09ca8f978d8c
+#   text hash     df93ac64e48576bd
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c1625389f5cbf4ca
-#   text hash     5b702aefc32552eb
+#   content hash  a7cd09ca8f978d8c
+#   text hash     b0b6bbe9432f905c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c1625389f5cbf4ca
-#   text hash     2cb8d1bf8b706672
+#   content hash  a7cd09ca8f978d8c
+#   text hash     e69b9753b0b4229a
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  163edc53644e4ca4
-#   text hash     8bd22e3c58393e40
+#   content hash  d250eecc62df9759
+#   text hash     5a583fffc7e58467
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

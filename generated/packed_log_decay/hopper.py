@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  163edc53644e4ca4
-#   text hash     27d2d67768c534e0
+#   content hash  d250eecc62df9759
+#   text hash     c07c20034ff35e3d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  163edc53644e4ca4
-#   text hash     2699f583f9515ab8
+#   content hash  d250eecc62df9759
+#   text hash     5ed920308c795691
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

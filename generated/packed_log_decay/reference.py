@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  163edc53644e4ca4
-#   text hash     ab396dc1bb5d089f
+#   content hash  d250eecc62df9759
+#   text hash     c5fa3d9136645adf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

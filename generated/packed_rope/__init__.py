@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  998938aecab6d58e
-#   text hash     cd2ff1d19d7a998f
+#   content hash  36e9d0f087dce235
+#   text hash     cee2eccfa7165d0b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  998938aecab6d58e
-#   text hash     5f55597daaa37caf
+#   content hash  36e9d0f087dce235
+#   text hash     23b7502a2d4d1f5a
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  998938aecab6d58e
-#   text hash     f235982fb5e1c635
+#   content hash  36e9d0f087dce235
+#   text hash     ec751cdcb49e149a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  998938aecab6d58e
-#   text hash     d5b5a55b32605ff7
+#   content hash  36e9d0f087dce235
+#   text hash     44da24cb2f7cfcaf
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  998938aecab6d58e
-#   text hash     cbf7f50daf5a02e7
+#   content hash  36e9d0f087dce235
+#   text hash     93ce8cf634a3682b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b396dd91898401e1
-#   text hash     a2bc05c611aefde6
+#   content hash  56060fdde560914a
+#   text hash     de9c77814af3c49a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b396dd91898401e1
-#   text hash     d99ec34e28221d5a
+#   content hash  56060fdde560914a
+#   text hash     c9435912e9483f5a
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

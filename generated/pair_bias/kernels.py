@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b396dd91898401e1
-#   text hash     b89487f56b74ccfb
+#   content hash  56060fdde560914a
+#   text hash     aa3c3f27c5321a1f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

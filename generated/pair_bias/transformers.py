@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b396dd91898401e1
-#   text hash     04ccb1cb06529a26
+#   content hash  56060fdde560914a
+#   text hash     ef4dd1b7371232bc
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

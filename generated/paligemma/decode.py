@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2cce7607b46abca4
-#   text hash     dfcb1238995ff1b3
+#   content hash  453f8bc8cb58530e
+#   text hash     e1f3dedf6dfbefd7
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

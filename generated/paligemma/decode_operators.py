@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2cce7607b46abca4
-#   text hash     3538c3aea2c202ce
+#   content hash  453f8bc8cb58530e
+#   text hash     b58700b5819bd292
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

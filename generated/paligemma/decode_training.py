@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2cce7607b46abca4
-#   text hash     af7e4c33956251c1
+#   content hash  453f8bc8cb58530e
+#   text hash     4d78371ce0a591f9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2cce7607b46abca4
-#   text hash     7d81acb59afa52bc
+#   content hash  453f8bc8cb58530e
+#   text hash     28144b1c787e9779
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2cce7607b46abca4
-#   text hash     c76d27e5478c8cbd
+#   content hash  453f8bc8cb58530e
+#   text hash     a5b9c3f8d88636f5
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b23408cdff18cfab
-#   text hash     fdd23cd0aa6c03f4
+#   content hash  0390a7c210a03394
+#   text hash     c6c35d309e3243c3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

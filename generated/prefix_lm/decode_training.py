@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b23408cdff18cfab
-#   text hash     c0d3b4f9bb46b608
+#   content hash  0390a7c210a03394
+#   text hash     bed9e2a28a910fd6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

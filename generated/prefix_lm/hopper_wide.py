@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b23408cdff18cfab
-#   text hash     8da1975fcf346644
+#   content hash  0390a7c210a03394
+#   text hash     3955695a3a9a37bb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b23408cdff18cfab
-#   text hash     6733a33f91de604a
+#   content hash  0390a7c210a03394
+#   text hash     955b656413e025bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

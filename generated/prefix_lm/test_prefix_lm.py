@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b23408cdff18cfab
-#   text hash     b9e5dbc8a074d393
+#   content hash  0390a7c210a03394
+#   text hash     8d817142ba3d787c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4261b1b175f67abc
-#   text hash     76c6a01ee751cfe5
+#   content hash  4fdd10fe25f601e3
+#   text hash     1a53b79cce1bb682
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4261b1b175f67abc
-#   text hash     81f0d833a8df7fbd
+#   content hash  4fdd10fe25f601e3
+#   text hash     abb076e0fbbe82d0
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4261b1b175f67abc
-#   text hash     5ecfb282fe5bd1f8
+#   content hash  4fdd10fe25f601e3
+#   text hash     3539fc0e642580a0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

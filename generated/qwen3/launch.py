@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4261b1b175f67abc
-#   text hash     f2fa6aefdd46170d
+#   content hash  4fdd10fe25f601e3
+#   text hash     0295fb1ceaa81c46
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4261b1b175f67abc
-#   text hash     85c6e677ba9d683e
+#   content hash  4fdd10fe25f601e3
+#   text hash     6b26cf3ca1909ff7
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

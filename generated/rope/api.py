@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5be2ac88674f288e
-#   text hash     b771fafc48cf9146
+#   content hash  0165a26f76d6cfed
+#   text hash     d53f20f18861aeb8
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

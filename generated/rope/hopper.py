@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5be2ac88674f288e
-#   text hash     35bc4e2df4e5ba4a
+#   content hash  0165a26f76d6cfed
+#   text hash     75bb15236f995f9c
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

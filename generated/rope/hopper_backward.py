@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5be2ac88674f288e
-#   text hash     19f9960dc4eefecb
+#   content hash  0165a26f76d6cfed
+#   text hash     6e544952fa40cfd5
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

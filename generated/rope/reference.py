@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5be2ac88674f288e
-#   text hash     4cf8fe1bdf9aca99
+#   content hash  0165a26f76d6cfed
+#   text hash     f66ce51ac21bc54a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5be2ac88674f288e
-#   text hash     ecb18e609ff39739
+#   content hash  0165a26f76d6cfed
+#   text hash     f053faba8dce1e82
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

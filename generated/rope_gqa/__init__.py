@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  580e26285bd103da
-#   text hash     8af4b423b94f5b91
+#   content hash  2500a307d5938697
+#   text hash     de07be8eadf532ca
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  580e26285bd103da
-#   text hash     84a6c074f326b3c9
+#   content hash  2500a307d5938697
+#   text hash     c2ce0fbb74d49626
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

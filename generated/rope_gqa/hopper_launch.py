@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  580e26285bd103da
-#   text hash     b08b670bd59bc325
+#   content hash  2500a307d5938697
+#   text hash     21bf0a3b40dfed29
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

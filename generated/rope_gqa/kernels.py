@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  580e26285bd103da
-#   text hash     0fd790a3e76b45ac
+#   content hash  2500a307d5938697
+#   text hash     e90d368426902490
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

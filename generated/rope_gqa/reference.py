@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  580e26285bd103da
-#   text hash     246c7bdd7af8c2f6
+#   content hash  2500a307d5938697
+#   text hash     4d804ce73599c675
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

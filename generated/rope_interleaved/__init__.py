@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66207d1b5afc6cf1
-#   text hash     3b85ef963b2666fa
+#   content hash  d6b3b69f939c6452
+#   text hash     7683ac334142dcae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66207d1b5afc6cf1
-#   text hash     538a06cba3d9ba4c
+#   content hash  d6b3b69f939c6452
+#   text hash     bfa49e4086a291a7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66207d1b5afc6cf1
-#   text hash     1fc7b582bf6b8227
+#   content hash  d6b3b69f939c6452
+#   text hash     2a761b838315cfae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

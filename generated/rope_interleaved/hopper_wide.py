@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66207d1b5afc6cf1
-#   text hash     bc66fc7bee920bad
+#   content hash  d6b3b69f939c6452
+#   text hash     975a8b6a59fbf481
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66207d1b5afc6cf1
-#   text hash     3df95c616821ec32
+#   content hash  d6b3b69f939c6452
+#   text hash     5cdc15b8caf4ebd7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

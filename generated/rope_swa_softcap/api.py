@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0fa99e70b8196ae5
-#   text hash     a995c5602fe6c2a0
+#   content hash  65dec197ba7c5405
+#   text hash     c496578d94d2be68
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0fa99e70b8196ae5
-#   text hash     ea86b7331e17f566
+#   content hash  65dec197ba7c5405
+#   text hash     69a221768cd4bb4e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

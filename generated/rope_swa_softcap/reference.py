@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0fa99e70b8196ae5
-#   text hash     c670eb6b09b2f105
+#   content hash  65dec197ba7c5405
+#   text hash     a3737034ace359cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0fa99e70b8196ae5
-#   text hash     1f6612ba5991db07
+#   content hash  65dec197ba7c5405
+#   text hash     8e6e904dbc5bcc34
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

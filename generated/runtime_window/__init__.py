@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13b8d8ee26846372
-#   text hash     e2d08d04d4747c80
+#   content hash  fa4b56132384c941
+#   text hash     2d661504890e5eda
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

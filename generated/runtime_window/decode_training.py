@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13b8d8ee26846372
-#   text hash     b58842f4f1f814e4
+#   content hash  fa4b56132384c941
+#   text hash     5b31927f69b26057
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

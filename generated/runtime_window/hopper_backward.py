@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13b8d8ee26846372
-#   text hash     8876a0b89da68faa
+#   content hash  fa4b56132384c941
+#   text hash     e521a5c4bea1b97e
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

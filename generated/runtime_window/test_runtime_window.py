@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13b8d8ee26846372
-#   text hash     c83c464fb193fef8
+#   content hash  fa4b56132384c941
+#   text hash     da1dce0c17e6a4f3
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

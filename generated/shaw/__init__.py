@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dd5ab70f65ed4482
-#   text hash     ca59a26a3804f4dc
+#   content hash  13ba841604cc75de
+#   text hash     1fb2428ef76e1539
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

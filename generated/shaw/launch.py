@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dd5ab70f65ed4482
-#   text hash     6da7fca164c361c5
+#   content hash  13ba841604cc75de
+#   text hash     cf229cc16af71791
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

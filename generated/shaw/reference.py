@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dd5ab70f65ed4482
-#   text hash     5fbbf9cfc2a379bd
+#   content hash  13ba841604cc75de
+#   text hash     1f92bc9b6eff9489
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dd5ab70f65ed4482
-#   text hash     abff6c6b03dd7e52
+#   content hash  13ba841604cc75de
+#   text hash     323b153471087b6e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

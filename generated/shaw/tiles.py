@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dd5ab70f65ed4482
-#   text hash     f20da9e44e19bea0
+#   content hash  13ba841604cc75de
+#   text hash     a4d53376f614b16e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

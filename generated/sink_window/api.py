@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fe134d794a7c365
-#   text hash     84cb9ac50bdc8d9c
+#   content hash  5f683c9ee337d15f
+#   text hash     d44f343392a64e77
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

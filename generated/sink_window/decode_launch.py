@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fe134d794a7c365
-#   text hash     d80667a9ae87a9d4
+#   content hash  5f683c9ee337d15f
+#   text hash     c8a9568915455ad4
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -16,12 +16,12 @@ from . import decode_kernels as kernels
 # else, but for head sizes above 256 of the GPU, and so are the bits of a row
 SPLITS_16BIT = {
     64: ((64, 2, 3, 512), (32, 1, 3, 1024), (64, 4, 4, 2048)),
-    128: ((32, 2, 3, 256), (32, 1, 2, 1024), (32, 4, 4, 2048)),
+    128: ((32, 2, 3, 256), (64, 2, 2, 1024), (32, 4, 4, 2048)),
     256: ((16, 2, 3, 256), (16, 2, 3, 1024), (32, 8, 3, 1024)),
     512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
 }
 SPLITS_FLOAT8 = {
-    64: ((64, 2, 3, 512), (64, 2, 3, 1024), (64, 4, 4, 2048)),
+    64: ((64, 2, 3, 512), (32, 1, 3, 1024), (64, 4, 4, 2048)),
     128: ((64, 2, 3, 256), (64, 2, 3, 1024), (32, 4, 4, 2048)),
     256: ((32, 2, 2, 256), (32, 2, 3, 1024), (32, 8, 3, 1024)),
     512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
@@ -68,9 +68,13 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
     return min(seen, runtime.cdiv(max_seqlen_k, keys))
 
 
-def count_chunks(splits, v):
-    """How many chunks of splits are joined at a time, which no bits hang on: no more than 4 warps hold in registers."""
-    return min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 8 if v.shape[-1] <= 128 else 4)
+def tile_of_join(splits, v):
+    """How many chunks of splits, and how many columns of out, a program joins at a time: what 4 warps hold in registers.
+
+    No bits hang on it: chunks of no splits add zeros behind others.
+    """
+    chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
+    return chunks, min(runtime.padded_width(v), 1024 // chunks)
 
 
 def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys):
@@ -112,7 +116,7 @@ def attend(
     rows = longest * (q.shape[1] // k.shape[2])
     block_m, block_n, warps, stages, split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
-    chunks = count_chunks(splits, v)
+    chunks, columns = tile_of_join(splits, v)
     cache = runtime.LaunchCache.of(
         "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, key_sums is None
     )
@@ -140,11 +144,11 @@ def attend(
     )  # fmt: skip
     runtime.launch(
         cache, kernels.join_splits, (), join_values,
-        grid=lambda: (longest, q.shape[1], sequences),
+        grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1], sequences),
         from_shapes=lambda: dict(
             sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
             lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits,
-            split_size=split_size, DV=v.shape[-1], BLOCK_DV=runtime.padded_width(v), CHUNK=CHUNK, CHUNKS=chunks,
+            split_size=split_size, DV=v.shape[-1], CHUNK=CHUNK, CHUNKS=chunks, COLUMNS=columns,
             OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
         ),
     )  # fmt: skip

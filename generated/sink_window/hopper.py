@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fe134d794a7c365
-#   text hash     5470bed2d8c2ba72
+#   content hash  5f683c9ee337d15f
+#   text hash     1d33373ff124bf12
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fe134d794a7c365
-#   text hash     759ce49d3c11d6ef
+#   content hash  5f683c9ee337d15f
+#   text hash     b1d1ce1fecbb538e
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fe134d794a7c365
-#   text hash     62bb2927e97f431d
+#   content hash  5f683c9ee337d15f
+#   text hash     bfa7aee3a016793b
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fe134d794a7c365
-#   text hash     a0943cb1e0c3d177
+#   content hash  5f683c9ee337d15f
+#   text hash     89ec5913acd02e9c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4117f244a459078f
-#   text hash     1d3cb316473b600c
+#   content hash  e68e744e59de9b84
+#   text hash     dd792a656f8357f6
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -75,6 +75,7 @@ Symbols
     FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
     CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
+    COLUMNS              columns of out that a program joins
     BLOCK_H              the power of 2 that holds the key heads
     MEASURED             whether the scales of float8 are worked out here, and stored
     OVERLAP              whether a kernel starts while the one before it ends
@@ -422,16 +423,16 @@ def attend_split(
 def join_splits(
     parts_ptr, seq_lens_ptr, cu_seqlens_q_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys,
     lse_stride_sequence, lse_stride_head, tokens, longest, Hq, splits, split_size, DV: tl.constexpr,
-    BLOCK_DV: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, OVERLAP: tl.constexpr
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE, in natural-log units, of a row: the parts of all splits, weighted by their LSEs."""
-    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i, h, b = tl.program_id(0) % longest, tl.program_id(1), tl.program_id(2)
     # lengths and cuts were there before attend_split began
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    column = tl.arange(0, BLOCK_DV)
+    column = tl.program_id(0) // longest * COLUMNS + tl.arange(0, COLUMNS)
     own_row = i
     if lse_ptr is not None:
         lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + tl.cast(h, tl.int64) * lse_stride_head
@@ -443,7 +444,7 @@ def join_splits(
         for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
             place = nth_of(j, before, behind)
             nobody = (tl.cast(place, tl.int64) * Hq + h) * DV
-            tl.store(out_ptr + nobody + column, tl.zeros([BLOCK_DV], out_ptr.dtype.element_ty), mask=column < DV)
+            tl.store(out_ptr + nobody + column, tl.zeros([COLUMNS], out_ptr.dtype.element_ty), mask=column < DV)
             if lse_ptr is not None:
                 tl.store(lse_ptr + place, float("-inf"))
     if i >= q_len:
@@ -456,23 +457,24 @@ def join_splits(
     head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
     first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
     slots = tl.minimum(head, end) + tl.maximum(end - first_split, 0)
-    # one maximum for all, so that no weight hangs on CHUNKS; 32 at a time, which is no more than a warp
-    tops = m + tl.zeros([32], tl.float32)
-    for j in tl.range(0, slots, 32):
-        slot = j + tl.arange(0, 32)
+    # one maximum for all, so that no weight hangs on CHUNKS; of few splits no more at a time than a warp has threads
+    TOPS: tl.constexpr = 32 * CHUNKS
+    tops = m + tl.zeros([TOPS], tl.float32)
+    for j in tl.range(0, slots, TOPS):
+        slot = j + tl.arange(0, TOPS)
         tops = tl.maximum(tops, tl.load(part_lse_ptr + slot, mask=slot < slots, other=float("-inf")))
     top = tl.max(tops, 0)
     # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(top == float("-inf"), 0.0, top)
     l = l * tl.exp2(m - pivot)
-    # [BLOCK_DV]
-    acc = tl.zeros([BLOCK_DV], tl.float32)
+    # [COLUMNS]
+    acc = tl.zeros([COLUMNS], tl.float32)
     BLOCK_S: tl.constexpr = CHUNKS * CHUNK
     head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
     blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
     for j in tl.range(0, blocks):
-        # of each chunk: [CHUNKS, 1] and [CHUNKS, BLOCK_DV]
-        weights, sums = tl.zeros([CHUNKS, 1], tl.float32), tl.zeros([CHUNKS, BLOCK_DV], tl.float32)
+        # of each chunk: [CHUNKS, 1] and [CHUNKS, COLUMNS]
+        weights, sums = tl.zeros([CHUNKS, 1], tl.float32), tl.zeros([CHUNKS, COLUMNS], tl.float32)
         first = nth_of(j, head_blocks, first_block) * BLOCK_S + tl.arange(0, CHUNKS)[:, None] * CHUNK
         for n in tl.static_range(CHUNK):
             # [CHUNKS, 1]
@@ -480,7 +482,7 @@ def join_splits(
             slot = tl.where(split < head, split, split - first_split + head)
             kept = (split < end) & ((split < head) | (split >= first_split))
             lse = tl.load(part_lse_ptr + slot, mask=kept, other=float("-inf"))
-            # [CHUNKS, BLOCK_DV]
+            # [CHUNKS, COLUMNS]
             place = (row * splits + slot) * DV + column[None, :]
             part = tl.load(parts_ptr + place, mask=kept & (column < DV)[None, :], other=0.0)
             # once both are there: what a split without visible keys has not written may be a NaN

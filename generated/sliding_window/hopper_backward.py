@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4117f244a459078f
-#   text hash     c1a0297e7afe4533
+#   content hash  e68e744e59de9b84
+#   text hash     f3af080412bbb19c
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

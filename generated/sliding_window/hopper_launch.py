@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4117f244a459078f
-#   text hash     d90bf6649f183433
+#   content hash  e68e744e59de9b84
+#   text hash     ab16633a08709daa
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4117f244a459078f
-#   text hash     4c8bc673a2bef979
+#   content hash  e68e744e59de9b84
+#   text hash     ebc892eee07ea0e2
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  13dfa6a0de7291ef
-#   text hash     b0108f05ea889ead
+#   content hash  17297c457a59fbe2
+#   text hash     c8383fe77a6b110e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

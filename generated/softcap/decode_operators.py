@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  13dfa6a0de7291ef
-#   text hash     a11577bb741072ca
+#   content hash  17297c457a59fbe2
+#   text hash     c336183bba2fe0d9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  13dfa6a0de7291ef
-#   text hash     d6cf2df7ba335595
+#   content hash  17297c457a59fbe2
+#   text hash     ca99703f07afbe9a
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

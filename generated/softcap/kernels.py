@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  13dfa6a0de7291ef
-#   text hash     187a9ea527298b0b
+#   content hash  17297c457a59fbe2
+#   text hash     7891ae76d9e6e898
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

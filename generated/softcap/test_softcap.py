@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  13dfa6a0de7291ef
-#   text hash     3a43775b7856a331
+#   content hash  17297c457a59fbe2
+#   text hash     aec34bc0f2904211
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

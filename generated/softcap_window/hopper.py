@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cfa8963f1be2746a
-#   text hash     6a27f2891213b30d
+#   content hash  463db50e5c794acf
+#   text hash     d295b9c342cb0bae
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cfa8963f1be2746a
-#   text hash     fcdfb27b2a33f5fb
+#   content hash  463db50e5c794acf
+#   text hash     cc78c007cca071ba
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

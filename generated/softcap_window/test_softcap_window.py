@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cfa8963f1be2746a
-#   text hash     b5724574e0cd94ce
+#   content hash  463db50e5c794acf
+#   text hash     20fa0c3d751de8b0
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cfa8963f1be2746a
-#   text hash     55af932c2de4ea94
+#   content hash  463db50e5c794acf
+#   text hash     8fc0e654c05cd352
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

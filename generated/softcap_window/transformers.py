@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cfa8963f1be2746a
-#   text hash     cfa6759ce93f9055
+#   content hash  463db50e5c794acf
+#   text hash     6ac8a31341e6d57e
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

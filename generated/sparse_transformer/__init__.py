@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1d63a3a4ca9d647f
-#   text hash     bd5c41d8b9152137
+#   content hash  570be0d6a1bf218e
+#   text hash     308dd1f90f02a0ac
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

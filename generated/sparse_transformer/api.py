@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1d63a3a4ca9d647f
-#   text hash     4052180b53cc5c84
+#   content hash  570be0d6a1bf218e
+#   text hash     7e653cc520ec2c34
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1d63a3a4ca9d647f
-#   text hash     52788689e3e84b44
+#   content hash  570be0d6a1bf218e
+#   text hash     01a5d068608caf4d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

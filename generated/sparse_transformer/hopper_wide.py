@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1d63a3a4ca9d647f
-#   text hash     8f435692903bf82f
+#   content hash  570be0d6a1bf218e
+#   text hash     41b195a33aaec118
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

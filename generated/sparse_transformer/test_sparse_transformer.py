@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1d63a3a4ca9d647f
-#   text hash     89e2600c9fc05dd9
+#   content hash  570be0d6a1bf218e
+#   text hash     62915e95553e7756
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d87603f434294c8c
-#   text hash     f315ba095e710d24
+#   content hash  6d14214b07b6417a
+#   text hash     0463d7c8fe6d8ede
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d87603f434294c8c
-#   text hash     b5bedb683f18d8bb
+#   content hash  6d14214b07b6417a
+#   text hash     3bf615b3cef737f7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

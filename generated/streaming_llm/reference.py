@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d87603f434294c8c
-#   text hash     821a66cc6c04b585
+#   content hash  6d14214b07b6417a
+#   text hash     d43a38c2c3868a9c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d87603f434294c8c
-#   text hash     e39e281f0398de7e
+#   content hash  6d14214b07b6417a
+#   text hash     581e557f3805f2f0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

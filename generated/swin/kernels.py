@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a3771d479dab055
-#   text hash     1fa0d6d76f8626db
+#   content hash  c4871491fabd4522
+#   text hash     ff68277ca161b3e6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a3771d479dab055
-#   text hash     a7b4e28b34123fd1
+#   content hash  c4871491fabd4522
+#   text hash     58ed6e852eb1dc5e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

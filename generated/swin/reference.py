@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a3771d479dab055
-#   text hash     993833a2a248257e
+#   content hash  c4871491fabd4522
+#   text hash     f9663ad2b4927d0d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

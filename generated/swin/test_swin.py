@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a3771d479dab055
-#   text hash     2da3e69add78c5f5
+#   content hash  c4871491fabd4522
+#   text hash     731cc79dc75ddfee
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a3771d479dab055
-#   text hash     0c7ac01375e0059b
+#   content hash  c4871491fabd4522
+#   text hash     ea950884d203da0f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6df3eff5153dd44
-#   text hash     5bd4dc571f7b1fec
+#   content hash  6fee57a654591ad8
+#   text hash     3cc7496f3f2b9071
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

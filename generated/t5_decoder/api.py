@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6df3eff5153dd44
-#   text hash     5f524b796e7e5e46
+#   content hash  6fee57a654591ad8
+#   text hash     372dd8cde80eb47a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6df3eff5153dd44
-#   text hash     5b98ac7b6f109442
+#   content hash  6fee57a654591ad8
+#   text hash     d76bb86561ee2ff4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6df3eff5153dd44
-#   text hash     5b849c1ad658769a
+#   content hash  6fee57a654591ad8
+#   text hash     ab1950fccfc39c5d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6df3eff5153dd44
-#   text hash     e68d8d46142ca8ec
+#   content hash  6fee57a654591ad8
+#   text hash     7d17744227265178
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

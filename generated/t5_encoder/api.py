@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48f849027bb5f719
-#   text hash     22efb9ad4d038422
+#   content hash  3e077cab44f29ac6
+#   text hash     896f17745f79e11f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

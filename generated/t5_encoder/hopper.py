@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48f849027bb5f719
-#   text hash     4e589a726538fef9
+#   content hash  3e077cab44f29ac6
+#   text hash     36b6303e9d46191c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48f849027bb5f719
-#   text hash     54b03d0ec07b1a25
+#   content hash  3e077cab44f29ac6
+#   text hash     9ee66f97d865b755
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48f849027bb5f719
-#   text hash     a5c79b39b6089586
+#   content hash  3e077cab44f29ac6
+#   text hash     92fbef7e5bc14347
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

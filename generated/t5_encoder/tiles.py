@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48f849027bb5f719
-#   text hash     5e7beb4f0df59ab0
+#   content hash  3e077cab44f29ac6
+#   text hash     db353a57e6e46ca6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d5ad0a899c933e13
-#   text hash     e8937bd2109cfaeb
+#   content hash  45b3c164fff2b37b
+#   text hash     ae813b1d18054648
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

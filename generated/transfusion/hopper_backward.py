@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d5ad0a899c933e13
-#   text hash     38d4ccae142a3ade
+#   content hash  45b3c164fff2b37b
+#   text hash     21284f1f18cbf367
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

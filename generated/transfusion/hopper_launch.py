@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d5ad0a899c933e13
-#   text hash     31083ffee696d0ce
+#   content hash  45b3c164fff2b37b
+#   text hash     2995da1f430d3270
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

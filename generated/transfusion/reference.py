@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d5ad0a899c933e13
-#   text hash     8c4d5a93f9ddbe51
+#   content hash  45b3c164fff2b37b
+#   text hash     66a45e1acf1f5208
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d5ad0a899c933e13
-#   text hash     027d35a05693c87f
+#   content hash  45b3c164fff2b37b
+#   text hash     7b134f70ccc3b659
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4047d1c37262c06c
-#   text hash     0d5f94cac41197fe
+#   content hash  63a65a6f8024a69a
+#   text hash     590121b9a199213a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4047d1c37262c06c
-#   text hash     16160625c1ae811a
+#   content hash  63a65a6f8024a69a
+#   text hash     a1d3f757ca1cbe34
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4047d1c37262c06c
-#   text hash     9f0b351489ae40de
+#   content hash  63a65a6f8024a69a
+#   text hash     5687c3bfa603a64e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

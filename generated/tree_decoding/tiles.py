@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4047d1c37262c06c
-#   text hash     f0ac8188fe92b5f7
+#   content hash  63a65a6f8024a69a
+#   text hash     992d013368daf851
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

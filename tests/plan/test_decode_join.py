@@ -17,8 +17,8 @@ SPECS = {
     "window": ("mask: [causal, sliding_window: {size: 900}]", {}),
     "first_keys": ("mask: [causal, any: [sliding_window: {size: 300}, expr: 'k < 200']]", {}),
 }
-# splits in one chunk, two, three, five and nine; the last pass what is joined at a time
-LENGTHS = [5, 8 * SPLIT, 9 * SPLIT, 17 * SPLIT + 3, 33 * SPLIT, 66 * SPLIT - 1]
+# splits in one chunk, two, three, five, nine and 33; the last pass what is joined at a time, and by one program
+LENGTHS = [5, 8 * SPLIT, 9 * SPLIT, 17 * SPLIT + 3, 33 * SPLIT, 66 * SPLIT - 1, 258 * SPLIT]
 
 
 @pytest.fixture(scope="module", params=SPECS)
@@ -30,8 +30,8 @@ def variant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_bits_are_those_of_any_room(variant: tuple[ModuleType, Values]) -> None:
     module, given = variant
-    s = Sequences(LENGTHS, [1] * len(LENGTHS), heads=2, kv_heads=1)
-    k, v = (torch.zeros(len(LENGTHS), max(LENGTHS), 1, 16) for _ in "kv")
+    s = Sequences(LENGTHS, [1] * len(LENGTHS), heads=2, kv_heads=1, v_width=64)
+    k, v = (torch.zeros(len(LENGTHS), max(LENGTHS), 1, width) for width in (16, 64))
     for b, n in enumerate(LENGTHS):
         k[b, :n], v[b, :n] = s.k[b], s.v[b]
     q, attend = torch.cat(s.q), module.decode.attend_with_cache

@@ -109,10 +109,11 @@ class Cases(NamedTuple):
         case = self._launch(file, kernel, tile if kernel.step else Tile(16, 16, 4, 2))
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
         scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
+        chunks, columns = splits.joined(64, _power_of_2(self.v_dim))
         told = {
             "attend_split": {"GROUP": 128 if self.planned.spec.latent else 4},
             "append_rows": {"BLOCK_D": _power_of_2(self.head_dim)},
-            "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": splits.chunks(64, self.v_dim)},
+            "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": chunks, "COLUMNS": columns},
         }
         return case._replace(
             signature=case.signature | dict.fromkeys(scales, "constexpr"),

@@ -16,12 +16,12 @@ _MANY = {64: (64, 4, 4, 2048), 128: (32, 4, 4, 2048), 256: (32, 8, 3, 1024)}
 _TABLE: Table = {
     "16BIT": {
         64: ((64, 2, 3, 512), (32, 1, 3, 1024), _MANY[64]),
-        128: ((32, 2, 3, 256), (32, 1, 2, 1024), _MANY[128]),
+        128: ((32, 2, 3, 256), (64, 2, 2, 1024), _MANY[128]),
         256: ((16, 2, 3, 256), (16, 2, 3, 1024), _MANY[256]),
         512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
     },
     "FLOAT8": {
-        64: ((64, 2, 3, 512), (64, 2, 3, 1024), _MANY[64]),
+        64: ((64, 2, 3, 512), (32, 1, 3, 1024), _MANY[64]),
         128: ((64, 2, 3, 256), (64, 2, 3, 1024), _MANY[128]),
         256: ((32, 2, 2, 256), (32, 2, 3, 1024), _MANY[256]),
         512: ((16, 4, 3, 256), (16, 4, 3, 1024), (16, 8, 3, 1024)),
@@ -57,12 +57,14 @@ def table(latent: bool) -> Table:
     return {kind: sizes | (_LATENT[kind] if latent else {}) for kind, sizes in _TABLE.items()}
 
 
-def chunks(splits: int, width: int) -> int:
-    """How many chunks of so many splits are joined at a time; generated code has the same rule.
+def joined(splits: int, columns: int) -> tuple[int, int]:
+    """How many chunks of so many splits a program joins at a time, and how many columns of out.
 
-    As many as there are, but no more than 4 warps hold in registers.
+    As many as there are, but no more than 32, of as many columns as 4 warps hold in registers. Generated code has the
+    same rule.
     """
-    return min(1 << (-(-splits // CHUNK) - 1).bit_length(), 8 if width <= 128 else 4)
+    chunks = min(1 << (-(-splits // CHUNK) - 1).bit_length(), 32)
+    return chunks, min(columns, 1024 // chunks)
 
 
 def tile(latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:

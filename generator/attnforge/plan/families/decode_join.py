@@ -23,13 +23,14 @@ def build(
             Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),
             Parameter("lse_stride_head", "i32", "lse_strides[1]"),
             *sizes,
-            *shared.constants("DV", "BLOCK_DV"),
+            *shared.constants("DV"),
             Parameter("CHUNK", "constexpr", "CHUNK"),
             Parameter("CHUNKS", "constexpr", "chunks"),
+            Parameter("COLUMNS", "constexpr", "columns"),
             overlap,
         ),
         "decode/join.jinja",
-        "(longest, q.shape[1], sequences)",
+        "(longest * (runtime.padded_width(v) // columns), q.shape[1], sequences)",
         blocks={"sequence": (PAGED.sequence(),), "start": _start(shared.spec.sink)},
     )
 

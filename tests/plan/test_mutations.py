@@ -107,7 +107,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "slopes of the wrong side": (
         "alibi",
-        "tl.abs(q_pos[:, None] - k_pos[None, :])",
+        "tl.abs(q_at - k_at)",
         "(q_pos[:, None] - k_pos[None, :] + 1)",
     ),
     "slopes of the first head": ("alibi", "in_slopes_ptr + tl.cast(h, tl.int64)", "in_slopes_ptr + 0"),

@@ -127,7 +127,7 @@ IN_TURNS = {
     "keys of the other stage": ("(matrix(k_buffer, stage * WORKERS), ", "(matrix(k_buffer, (1 - stage) * WORKERS), "),
     "values of the other stage": ("matrix(v_buffer, stage * WORKERS", "matrix(v_buffer, (1 - stage) * WORKERS"),
     "the place of a tile in the other stage": ("    place = stage * 3\n", "    place = (1 - stage) * 3\n"),
-    "a tile that nobody takes": ("tl.store(taken_ptr, 0,", "tl.store(taken_ptr, 1,"),
+    "tiles that nobody takes": ("tl.store(taken_ptr, 0,", "tl.store(taken_ptr, 64,"),
     "a head that is another one's": ("head // Hkv, head % Hkv", "head // Hkv, 0"),
 }
 COMPARED = """
@@ -155,10 +155,14 @@ def test_a_fault_of_turns_has_its_place(fault: str) -> None:
 
 @needs_hopper
 @pytest.mark.parametrize("fault", [None, *IN_TURNS])
-def test_turns_with_a_fault_give_other_gradients(fault: str | None, tmp_path: Path) -> None:
+def test_turns_with_a_fault_give_other_gradients_or_none(fault: str | None, tmp_path: Path) -> None:
     path = copied("causal", tmp_path) / "hopper_backward.py"
     if fault:
         path.write_text(path.read_text().replace(*IN_TURNS[fault]))
     command = [sys.executable, "-c", COMPARED, str(tmp_path)]
-    done = subprocess.run(command, env=on_gpu(), capture_output=True, text=True, timeout=PATIENCE)
+    try:
+        done = subprocess.run(command, env=on_gpu(), capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        assert fault  # workers that wait for what never comes
+        return
     assert done.stdout.split() == ["apart" if fault else "alike"], done.stderr[-2000:]

@@ -58,9 +58,9 @@ test: style
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal generated -k 'test_values $(CORE:%=or test_%)'
 
-# SETS="variants rope" measures these alone; JOBS=16 compiles first, in as many processes
+# SETS="variants rope" measures these alone, ONLY="softcap alibi" of them these variants; JOBS=16 compiles first, in as many processes
 bench:
-	$(PYTHON) benchmarks/record.py $(SETS) $(JOBS:%=--jobs %)
+	$(PYTHON) benchmarks/record.py $(SETS) $(JOBS:%=--jobs %) $(if $(ONLY),--only $(ONLY))
 
 gpu-test:
 	$(PYTHON) -m pytest generated tests/gpu/test_gpu.py tests/gpu/test_graphs.py

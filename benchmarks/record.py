@@ -2,6 +2,9 @@
 
 python benchmarks/record.py [SET...]      measures these sets, all of them if none is named, and writes the pages
 python benchmarks/record.py --page        writes the pages alone; needs no GPU
+
+Each result is written as soon as it is there. In place of those that are not measured again, by --only or as the run
+was cut, stand those of the record before, if the same GPU, torch and triton gave them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,6 +34,8 @@ from attnforge.language.spec import Spec
 from attnforge.plan import plan
 from attnforge.render import emit
 
+Record = dict[str, dict[Sizes, Result]]  # the results of a set by variant and call
+
 
 def made(name: str) -> tuple[Path, Spec, emit.Package]:
     """A variant by its name or path, and its package."""
@@ -47,9 +52,9 @@ def measured(one: Set, clock: bench.Clock | None = None) -> Iterator[Result]:
         yield from bench.run(spec, package, one.sizes, one.peers, target=one.target, clock=clock, **how)
 
 
-def compile_first(names: Sequence[str], jobs: int) -> None:
+def compile_first(wanted: Iterable[Set], jobs: int) -> None:
     """Calls everything in these sets once, in as many processes at a time: what they compile stays in caches."""
-    parts = [dataclasses.replace(SETS[name], specs=(spec,)) for name in names for spec in SETS[name].specs]
+    parts = [dataclasses.replace(one, specs=(spec,)) for one in wanted for spec in one.specs]
     with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         list(pool.map(_call, parts))
 
@@ -99,6 +104,24 @@ def profiled(tool: str) -> str:
     return profile.document(Machine.here(), found)
 
 
+def recorded(name: str, machine: Machine) -> Record:
+    """What the record holds of a set, if this machine gave it."""
+    try:
+        ((_, before, found),) = pages.recorded(name)
+    except pages.Damaged:
+        return {}
+    record: Record = {}
+    for result in found if before == machine else ():
+        record.setdefault(result.variant, {})[result.sizes] = result
+    return record
+
+
+def _keep_results(name: str, machine: Machine, record: Record) -> None:
+    """Keeps those of a set's variants, in its order."""
+    results = [result for spec in SETS[name].specs for result in record.get(Path(spec).stem, {}).values()]
+    _keep(name, document(machine, results))
+
+
 def _keep(name: str, text: str) -> None:
     (RESULTS / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
 
@@ -110,33 +133,46 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
     parser.add_argument("--page", action="store_true", help="write the pages alone")
     parser.add_argument("--ncu", metavar="FILE", default=shutil.which("ncu"), help="Nsight Compute's command line")
+    parser.add_argument("--only", nargs="+", metavar="SPEC", help="measure these variants of the sets alone")
     parser.add_argument("--jobs", metavar="N", type=int, help="compile in N processes before anything is measured")
     asked = parser.parse_args()
     if unknown := [name for name in asked.sets if name not in SETS]:
         parser.error(f"unknown set {unknown[0]!r}; there are {', '.join(SETS)}")
-    if asked.page and (asked.sets or asked.jobs is not None):
-        parser.error("--page measures nothing: leave sets and --jobs out")
+    if asked.page and (asked.sets or asked.only or asked.jobs is not None):
+        parser.error("--page measures nothing: leave sets, --only and --jobs out")
+    sets = {name: SETS[name] for name in asked.sets or SETS}
+    if asked.only:
+        if unknown := [name for name in asked.only if not any(name in one.specs for one in sets.values())]:
+            parser.error(f"--only: no set measures {unknown[0]!r}")
+        chosen = {name: tuple(spec for spec in one.specs if spec in asked.only) for name, one in sets.items()}
+        sets = {name: dataclasses.replace(sets[name], specs=specs) for name, specs in chosen.items() if specs}
     if asked.jobs is not None and asked.jobs < 1:
         parser.error(f"--jobs: expected at least 1, got {asked.jobs}")
     try:
         if not asked.page:
-            measure(asked.sets or list(SETS), asked.jobs, asked.ncu)
+            measure(sets, asked.jobs, asked.ncu)
         pages.write()
     except (click.ClickException, pages.Damaged) as error:
         parser.error(str(error))
 
 
-def measure(wanted: Sequence[str], jobs: int | None, ncu: str | None) -> None:
+def measure(wanted: Mapping[str, Set], jobs: int | None, ncu: str | None) -> None:
     """Measures sets and keeps what was found; profiles those of which ncu tells."""
     machine = Machine.here()
     if jobs:
-        compile_first(wanted, jobs)
-    for name in wanted:
-        results = []
-        for result in measured(SETS[name]):
-            print(json.dumps([result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]))
-            results.append(result)
-        _keep(name, document(machine, results))
+        compile_first(wanted.values(), jobs)
+    for name, one in wanted.items():
+        record = recorded(name, machine)
+        for spec in one.specs:
+            found: dict[Sizes, Result] = {}
+            for result in measured(dataclasses.replace(one, specs=(spec,))):
+                told = [result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]
+                print(json.dumps(told), flush=True)
+                found[result.sizes] = result
+                record[result.variant] = record.get(result.variant, {}) | found
+                _keep_results(name, machine, record)
+            record[Path(spec).stem] = found
+        _keep_results(name, machine, record)
         if name == "rope":
             _keep("rope_outside", document(machine, outside()))
         if name == "history" and ncu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pages
 import pytest
 import record
 import torch
-from sets import PROFILED_CALL, SETS
+from sets import PROFILED_CALL, SETS, Set
 
 from attnforge.cli import arguments
 from attnforge.gpu import bench, counters, profile
@@ -98,6 +99,7 @@ def test_steps_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["nothing"], "unknown set 'nothing'; there are variants, "),
         (["--page", "variants"], "--page measures nothing"),
         (["--jobs", "0"], "--jobs: expected at least 1, got 0"),
+        (["variants", "--only", "cross"], "--only: no set measures 'cross'"),
         (["--pag"], "unrecognized arguments: --pag"),
     ],
 )
@@ -110,6 +112,37 @@ def test_mistakes_are_told_before_anything_is_done(
         record.main()
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_that_is_cut_keeps_its_results_and_those_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, (first, second) = Machine("GPU", "2.11", "3.6"), SETS["grouped"].specs[:2]
+    short, long = (Sizes(1, n, n, 1, 1, 64, 64, "bf16") for n in (64, 128))
+
+    def result(name: str, sizes: Sizes, took: float) -> Result:
+        return Result(name, sizes, 1, (Row(OURS, took),))
+
+    def measured(one: Set, clock: object = None) -> Iterator[Result]:
+        yield result(one.specs[0], short, 2.0)
+        if one.specs[0] == second:
+            raise KeyboardInterrupt
+        yield result(one.specs[0], long, 2.0)
+
+    for module in (pages, record):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(Machine, "here", lambda: machine)
+    monkeypatch.setattr(record, "measured", measured)
+    before = [result(name, sizes, 1.0) for name in (first, second) for sizes in (short, long)]
+    stale = result(first, Sizes(1, 256, 256, 1, 1, 64, 64, "bf16"), 1.0)
+    for same in (True, False):
+        told = machine if same else Machine("another", "2.11", "3.6")
+        (tmp_path / "grouped.json").write_text(document(told, [stale, *before]))
+        with pytest.raises(KeyboardInterrupt):
+            record.measure({"grouped": SETS["grouped"]}, None, None)
+        ((_, found_on, found),) = pages.recorded("grouped")
+        assert found_on == machine
+        took = {(one.variant, one.sizes): one.rows[0].forward_ms for one in found}
+        wanted = {(first, short): 2.0, (first, long): 2.0, (second, short): 2.0, (second, long): 1.0}
+        assert took == (wanted if same else {call: 2.0 for call, ms in wanted.items() if ms == 2.0})
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", None])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6b701407da267e11
-#   text hash     20bb4d74d5429bed
+#   content hash  fc441214917856f6
+#   text hash     adb72ba3c1119e6f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6b701407da267e11
-#   text hash     a13282f7dbcf4c16
+#   content hash  fc441214917856f6
+#   text hash     a9286874fd5c210a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6b701407da267e11
-#   text hash     44ecf732482981da
+#   content hash  fc441214917856f6
+#   text hash     d638c0ec1ad14a1b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

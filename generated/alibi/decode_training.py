@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6b701407da267e11
-#   text hash     a352307ff2e12792
+#   content hash  fc441214917856f6
+#   text hash     903eb0a2ead3b71a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

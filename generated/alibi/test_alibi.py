@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6b701407da267e11
-#   text hash     cbdc925ba8bbc0a5
+#   content hash  fc441214917856f6
+#   text hash     b358dfec1ac10199
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3d98138f7c8b22c
-#   text hash     05531b4e90620af7
+#   content hash  84ee97606316728d
+#   text hash     e66ed35fb9367d63
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3d98138f7c8b22c
-#   text hash     870e5586b01f1578
+#   content hash  84ee97606316728d
+#   text hash     3c5a45f489ae98bb
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3d98138f7c8b22c
-#   text hash     fb40da028ae5cd97
+#   content hash  84ee97606316728d
+#   text hash     753705b4d061e774
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3d98138f7c8b22c
-#   text hash     7d19869a4aebfb2c
+#   content hash  84ee97606316728d
+#   text hash     f1be72a6014462d2
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3d98138f7c8b22c
-#   text hash     d159a37f3e76ca8d
+#   content hash  84ee97606316728d
+#   text hash     0beaab0273e3938a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  73947ce4d9532f1b
-#   text hash     34c2d0b48ef8ebb4
+#   content hash  18e62afd643ab783
+#   text hash     74ec59f70a960def
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

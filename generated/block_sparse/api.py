@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  73947ce4d9532f1b
-#   text hash     ed098bf82f3f89b2
+#   content hash  18e62afd643ab783
+#   text hash     3126ec653c5a8f6a
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

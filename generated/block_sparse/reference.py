@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  73947ce4d9532f1b
-#   text hash     8bfebf7780642d5d
+#   content hash  18e62afd643ab783
+#   text hash     6d4d5776a43a3cd2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  73947ce4d9532f1b
-#   text hash     9870ea9a5536cc7a
+#   content hash  18e62afd643ab783
+#   text hash     066daa397a8c1393
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

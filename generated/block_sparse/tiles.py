@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  73947ce4d9532f1b
-#   text hash     8878701664ec7454
+#   content hash  18e62afd643ab783
+#   text hash     50018647f506f526
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4e04f4cec304ff4f
-#   text hash     612e90fa4d142d52
+#   content hash  a12cad6c8ea3941c
+#   text hash     656baf6d8ab72b66
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4e04f4cec304ff4f
-#   text hash     b9e3634de47628f0
+#   content hash  a12cad6c8ea3941c
+#   text hash     a5663d1fd6d68ab1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4e04f4cec304ff4f
-#   text hash     3690c3db7f451a12
+#   content hash  a12cad6c8ea3941c
+#   text hash     49a8b7ce74f74e6e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4e04f4cec304ff4f
-#   text hash     038073b935236b83
+#   content hash  a12cad6c8ea3941c
+#   text hash     85b047690a101b64
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

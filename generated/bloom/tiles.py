@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4e04f4cec304ff4f
-#   text hash     be19c77920e100a8
+#   content hash  a12cad6c8ea3941c
+#   text hash     962327007ae78610
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb04066717230087
-#   text hash     f5e8f530550884ac
+#   content hash  0306a3539f45f524
+#   text hash     7fe0149d81c97718
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

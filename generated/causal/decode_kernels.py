@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb04066717230087
-#   text hash     f3e53e316b80b13c
+#   content hash  0306a3539f45f524
+#   text hash     5f2039e4e853e026
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

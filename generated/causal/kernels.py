@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb04066717230087
-#   text hash     f89113c96ce989eb
+#   content hash  0306a3539f45f524
+#   text hash     477575f8cd1b47d2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb04066717230087
-#   text hash     882039acec676c5c
+#   content hash  0306a3539f45f524
+#   text hash     b3bedf06e8c79fda
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

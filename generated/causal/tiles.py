@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb04066717230087
-#   text hash     17bf5c2d6d3832c3
+#   content hash  0306a3539f45f524
+#   text hash     a955d0d8b97a7d73
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2eea93851bac1a7
-#   text hash     b829505ab0663cb6
+#   content hash  6fa7c39d9d7440f5
+#   text hash     f5b0fcf6cd98d941
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2eea93851bac1a7
-#   text hash     f423a2d36234937d
+#   content hash  6fa7c39d9d7440f5
+#   text hash     87893c848dc49d39
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

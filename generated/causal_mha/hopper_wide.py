@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2eea93851bac1a7
-#   text hash     19283a8145fbc493
+#   content hash  6fa7c39d9d7440f5
+#   text hash     6227450c0d318408
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

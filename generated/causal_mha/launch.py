@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2eea93851bac1a7
-#   text hash     212f45c2dc38d548
+#   content hash  6fa7c39d9d7440f5
+#   text hash     631c5cfdc2a84b9b
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2eea93851bac1a7
-#   text hash     2deba0fa2f0e4bd3
+#   content hash  6fa7c39d9d7440f5
+#   text hash     d4d1baec2c7ef777
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c80e6f97ff3c7d5
-#   text hash     c1b1a2d15f880680
+#   content hash  eaa755a7362baa02
+#   text hash     b97140e46b13e232
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c80e6f97ff3c7d5
-#   text hash     3eadf304918ce316
+#   content hash  eaa755a7362baa02
+#   text hash     a7fd3dd13da48f7b
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

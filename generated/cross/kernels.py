@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c80e6f97ff3c7d5
-#   text hash     da50bba399a50b18
+#   content hash  eaa755a7362baa02
+#   text hash     16f90c4a7f72e3cd
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c80e6f97ff3c7d5
-#   text hash     ffa6e07b1f22aa0a
+#   content hash  eaa755a7362baa02
+#   text hash     edbf39fe64dac1f1
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c80e6f97ff3c7d5
-#   text hash     a1ffb95df25c7f39
+#   content hash  eaa755a7362baa02
+#   text hash     962ceca581f2b86f
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

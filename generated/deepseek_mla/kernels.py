@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ebe312e81ea5bae3
-#   text hash     068257969fdfdf8f
+#   content hash  bc1a285d22102982
+#   text hash     653d4388e2220f33
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ebe312e81ea5bae3
-#   text hash     b4b43845b084a2bc
+#   content hash  bc1a285d22102982
+#   text hash     0855de7ff7640ae2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

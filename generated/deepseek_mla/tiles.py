@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ebe312e81ea5bae3
-#   text hash     6c28a97f2603ae0a
+#   content hash  bc1a285d22102982
+#   text hash     5952f85771e6d27f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ebe312e81ea5bae3
-#   text hash     38d52c63caf4affe
+#   content hash  bc1a285d22102982
+#   text hash     75149e1b9f81917b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

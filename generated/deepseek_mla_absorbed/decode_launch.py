@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a93e1d59ddef0208
-#   text hash     56b8fcc134068af2
+#   content hash  cb796b774014367b
+#   text hash     880733b845a0f8e9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -80,10 +80,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 
 
 def tile_of_join(splits, v):
-    """How many chunks of splits, and how many columns of out, a program joins at a time: what 4 warps hold in registers.
-
-    No bits hang on it: chunks of no splits add zeros behind others.
-    """
+    """How many chunks of splits and columns of out a program joins at a time, which no bits hang on: what 4 warps hold."""
     chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
     return chunks, min(runtime.padded_width(v), 1024 // chunks)
 

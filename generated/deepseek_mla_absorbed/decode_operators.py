@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a93e1d59ddef0208
-#   text hash     7dd5db4fd1688d81
+#   content hash  cb796b774014367b
+#   text hash     72ebc08614a2ba08
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

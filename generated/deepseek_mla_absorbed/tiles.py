@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a93e1d59ddef0208
-#   text hash     82eec7adbbe0e02c
+#   content hash  cb796b774014367b
+#   text hash     805a2c9253345049
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b38c3fa087552fdd
-#   text hash     50ca3a9a1a0e53cb
+#   content hash  345f4ffb58ffb605
+#   text hash     775a0763516dcde8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b38c3fa087552fdd
-#   text hash     ac951c406356d0a5
+#   content hash  345f4ffb58ffb605
+#   text hash     fd76439ee0e6b34a
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

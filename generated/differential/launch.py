@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b38c3fa087552fdd
-#   text hash     5d108388d4dd15b4
+#   content hash  345f4ffb58ffb605
+#   text hash     b18137cd4f8ccaea
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b38c3fa087552fdd
-#   text hash     e13ec5341052780a
+#   content hash  345f4ffb58ffb605
+#   text hash     35b36ab6f309c39f
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b38c3fa087552fdd
-#   text hash     9adc758ab5ea7d7a
+#   content hash  345f4ffb58ffb605
+#   text hash     96b3d77b4b67221b
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

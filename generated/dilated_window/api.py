@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d489d3377886526
-#   text hash     dfdbefd7ef270457
+#   content hash  86013a0e8cfcad08
+#   text hash     169779468932f66b
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d489d3377886526
-#   text hash     dc53d2a6aa1ff9c5
+#   content hash  86013a0e8cfcad08
+#   text hash     7bc29a90fb9dc757
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

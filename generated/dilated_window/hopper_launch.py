@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d489d3377886526
-#   text hash     04346cdac6d9bdf8
+#   content hash  86013a0e8cfcad08
+#   text hash     26d627c78bcff388
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

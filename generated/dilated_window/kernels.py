@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d489d3377886526
-#   text hash     892ba0c752e24bcf
+#   content hash  86013a0e8cfcad08
+#   text hash     9292baa30b7a73c3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

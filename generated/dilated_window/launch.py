@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d489d3377886526
-#   text hash     5da196462ac0e966
+#   content hash  86013a0e8cfcad08
+#   text hash     9be4626b809f2d3e
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

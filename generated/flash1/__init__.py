@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9292499589a40aef
-#   text hash     0f938e48f6e4cff1
+#   content hash  7642ca5eeb9bf5b0
+#   text hash     5c6bec942a5ac50d
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9292499589a40aef
-#   text hash     d4aa5c6eab1646a6
+#   content hash  7642ca5eeb9bf5b0
+#   text hash     dc0278cfdef58f0b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

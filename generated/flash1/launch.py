@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9292499589a40aef
-#   text hash     46ff9ec5dd896bc9
+#   content hash  7642ca5eeb9bf5b0
+#   text hash     4f87f3a67bd5d9ee
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9292499589a40aef
-#   text hash     01714ae4043ba327
+#   content hash  7642ca5eeb9bf5b0
+#   text hash     1b6dfdaf8474b3a0
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9292499589a40aef
-#   text hash     cb56d1cd83193044
+#   content hash  7642ca5eeb9bf5b0
+#   text hash     aad2ed7f7402416f
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bda28e5c6bed6a5
-#   text hash     2a697623a6dc3685
+#   content hash  181a767826424db8
+#   text hash     7c9da1f9108a0689
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

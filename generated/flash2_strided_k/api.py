@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bda28e5c6bed6a5
-#   text hash     bfd21bef53560a87
+#   content hash  181a767826424db8
+#   text hash     72ca5619e996677d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bda28e5c6bed6a5
-#   text hash     077032a4cc20ee19
+#   content hash  181a767826424db8
+#   text hash     bed6ea7bc48e514b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

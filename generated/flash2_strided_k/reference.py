@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bda28e5c6bed6a5
-#   text hash     3bd998b88573ff6d
+#   content hash  181a767826424db8
+#   text hash     3134a90b15aada0e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bda28e5c6bed6a5
-#   text hash     2e14ed3c1befdff9
+#   content hash  181a767826424db8
+#   text hash     b671a2a169119827
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

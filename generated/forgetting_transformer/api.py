@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0467c709779ccbbd
-#   text hash     322d1286650d7041
+#   content hash  81c2db8b7d8a393b
+#   text hash     988e09f49d413e62
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

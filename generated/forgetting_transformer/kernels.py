@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0467c709779ccbbd
-#   text hash     60000baca29e3869
+#   content hash  81c2db8b7d8a393b
+#   text hash     4ad556c6f694e924
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

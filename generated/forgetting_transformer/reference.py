@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0467c709779ccbbd
-#   text hash     436845cde363c8fc
+#   content hash  81c2db8b7d8a393b
+#   text hash     a24b1807c81f27b4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0467c709779ccbbd
-#   text hash     d15a9c08bad7d114
+#   content hash  81c2db8b7d8a393b
+#   text hash     e9f5a5d42485face
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

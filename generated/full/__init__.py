@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dffa1beee042155a
-#   text hash     565bfd1da5313d16
+#   content hash  9bec75bbbf629345
+#   text hash     648de4b5b4482600
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

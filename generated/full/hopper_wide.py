@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dffa1beee042155a
-#   text hash     32073f9779585315
+#   content hash  9bec75bbbf629345
+#   text hash     ac8d819103ccee8d
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

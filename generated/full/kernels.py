@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dffa1beee042155a
-#   text hash     917f19608522ba0f
+#   content hash  9bec75bbbf629345
+#   text hash     97a6233dc6281de5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

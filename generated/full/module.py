@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dffa1beee042155a
-#   text hash     a3aec64d2d469f70
+#   content hash  9bec75bbbf629345
+#   text hash     03a74c9f67c86724
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

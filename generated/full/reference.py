@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dffa1beee042155a
-#   text hash     d28c96d126d22d9d
+#   content hash  9bec75bbbf629345
+#   text hash     ec65ddf5e28b1655
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dffa1beee042155a
-#   text hash     909adca4908ba20e
+#   content hash  9bec75bbbf629345
+#   text hash     f3912687cad24bb1
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dffa1beee042155a
-#   text hash     787f1178f7de72ee
+#   content hash  9bec75bbbf629345
+#   text hash     0620437a7f13e60d
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

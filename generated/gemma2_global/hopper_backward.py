@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9ba928d8c3e0431
-#   text hash     b149b5bf5e5d518c
+#   content hash  7f2c279d07e0cffe
+#   text hash     fa558c1ed459d954
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

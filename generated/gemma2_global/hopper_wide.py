@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9ba928d8c3e0431
-#   text hash     01cc1324d04386d2
+#   content hash  7f2c279d07e0cffe
+#   text hash     df0b10265da8912b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9ba928d8c3e0431
-#   text hash     29e3b3ca05d7ffc8
+#   content hash  7f2c279d07e0cffe
+#   text hash     464fed204cd160f1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9ba928d8c3e0431
-#   text hash     c943e5b87601373e
+#   content hash  7f2c279d07e0cffe
+#   text hash     82ffc1a513ac1107
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

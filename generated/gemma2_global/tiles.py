@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9ba928d8c3e0431
-#   text hash     fb80f6091705f348
+#   content hash  7f2c279d07e0cffe
+#   text hash     04322d55a809add8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66f1800a3f965cb0
-#   text hash     23db3c0adf4c56e2
+#   content hash  111d7242b4d3e6d2
+#   text hash     dc986bd280741e5f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66f1800a3f965cb0
-#   text hash     1f74d6bf18483d1c
+#   content hash  111d7242b4d3e6d2
+#   text hash     addf132e725cd987
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

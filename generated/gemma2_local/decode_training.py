@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66f1800a3f965cb0
-#   text hash     7c58a6772bb18d3e
+#   content hash  111d7242b4d3e6d2
+#   text hash     72a144cfcf259ae0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66f1800a3f965cb0
-#   text hash     c2991f3fb623ab1d
+#   content hash  111d7242b4d3e6d2
+#   text hash     4250618b7694d130
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66f1800a3f965cb0
-#   text hash     d9125e7b286100b2
+#   content hash  111d7242b4d3e6d2
+#   text hash     5e6bb4ba73dcd47c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

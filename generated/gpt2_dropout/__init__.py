@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1f2a9f4cd5ab933c
-#   text hash     e0eaae2e3f7f01d1
+#   content hash  e96cdb0ffe448e75
+#   text hash     0c31765b34f0a668
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

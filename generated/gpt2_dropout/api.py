@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1f2a9f4cd5ab933c
-#   text hash     58ae5a96df0de936
+#   content hash  e96cdb0ffe448e75
+#   text hash     c119344eff93b409
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

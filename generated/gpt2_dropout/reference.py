@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1f2a9f4cd5ab933c
-#   text hash     f3f82bed04e8c0e8
+#   content hash  e96cdb0ffe448e75
+#   text hash     7c774936a8905620
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

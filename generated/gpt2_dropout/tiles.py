@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1f2a9f4cd5ab933c
-#   text hash     7a9be95c9f3fa21a
+#   content hash  e96cdb0ffe448e75
+#   text hash     0d591fc34bc55166
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1f2a9f4cd5ab933c
-#   text hash     4f0cc77296b05c16
+#   content hash  e96cdb0ffe448e75
+#   text hash     400135970ba28af1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

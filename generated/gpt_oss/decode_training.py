@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  740238e5b101f318
-#   text hash     b24f3c6d50c7ee7e
+#   content hash  b05c79bac813418a
+#   text hash     16c9cc7bc38b6014
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

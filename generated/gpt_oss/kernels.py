@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  740238e5b101f318
-#   text hash     911c5dcaea89a8d5
+#   content hash  b05c79bac813418a
+#   text hash     10e0be9b7097d110
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

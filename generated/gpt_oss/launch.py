@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  740238e5b101f318
-#   text hash     23f0224607cbef8a
+#   content hash  b05c79bac813418a
+#   text hash     ca98c057f0b93eca
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

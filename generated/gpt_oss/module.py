@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  740238e5b101f318
-#   text hash     e48827c7f330a650
+#   content hash  b05c79bac813418a
+#   text hash     1bd11ef208bd200c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

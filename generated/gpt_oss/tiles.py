@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  740238e5b101f318
-#   text hash     cef9f641b422a51c
+#   content hash  b05c79bac813418a
+#   text hash     e4ef2d7916501030
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

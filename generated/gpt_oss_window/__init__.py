@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb3f2c998d8d5c0f
-#   text hash     cd1dd0d3ef43fb02
+#   content hash  9db996fe9bb70601
+#   text hash     059b71e9cc988f2b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

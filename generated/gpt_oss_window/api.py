@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb3f2c998d8d5c0f
-#   text hash     1de502679ae4b133
+#   content hash  9db996fe9bb70601
+#   text hash     4e54c2f7995452e7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

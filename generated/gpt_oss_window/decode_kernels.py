@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb3f2c998d8d5c0f
-#   text hash     f775f93853eac828
+#   content hash  9db996fe9bb70601
+#   text hash     9f65cc1c3aa6c6b9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

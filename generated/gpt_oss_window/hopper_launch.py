@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb3f2c998d8d5c0f
-#   text hash     0441a755de19ceea
+#   content hash  9db996fe9bb70601
+#   text hash     d2189d50df3f68b8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

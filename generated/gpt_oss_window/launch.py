@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb3f2c998d8d5c0f
-#   text hash     d1d57071bc7d7869
+#   content hash  9db996fe9bb70601
+#   text hash     d2e01577ec98b77e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

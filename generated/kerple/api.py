@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  387bd658adb21e05
-#   text hash     66b80703adcd8fdd
+#   content hash  88c1de2f2c245b85
+#   text hash     52bbe65b728eecfa
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  387bd658adb21e05
-#   text hash     a0d6335421e99771
+#   content hash  88c1de2f2c245b85
+#   text hash     34a6081d2baa3d0c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  387bd658adb21e05
-#   text hash     67f92eeff80d52a4
+#   content hash  88c1de2f2c245b85
+#   text hash     191f2e48e49a967a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  387bd658adb21e05
-#   text hash     2506db7a5ff785a8
+#   content hash  88c1de2f2c245b85
+#   text hash     8405a2739326ef64
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

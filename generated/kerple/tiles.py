@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  387bd658adb21e05
-#   text hash     6b316fb794923d7c
+#   content hash  88c1de2f2c245b85
+#   text hash     c83139e7cd9a9cff
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

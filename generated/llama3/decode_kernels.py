@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdc166d5ef3761ad
-#   text hash     57aaacd9c8761164
+#   content hash  ff8a7109cf623688
+#   text hash     2abff07da486d1a0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

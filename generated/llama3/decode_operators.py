@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdc166d5ef3761ad
-#   text hash     444da44ffc0280cb
+#   content hash  ff8a7109cf623688
+#   text hash     a86db2eeb71a980a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdc166d5ef3761ad
-#   text hash     1ea235f6808d459b
+#   content hash  ff8a7109cf623688
+#   text hash     b8a2b123f12ed331
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

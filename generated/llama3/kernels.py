@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdc166d5ef3761ad
-#   text hash     cd09b78db0dfe14a
+#   content hash  ff8a7109cf623688
+#   text hash     0ea6b62415d2629d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

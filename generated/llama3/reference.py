@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdc166d5ef3761ad
-#   text hash     f64883b66e955abe
+#   content hash  ff8a7109cf623688
+#   text hash     394197613250d688
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  764669443b12991f
-#   text hash     d2f5079842376712
+#   content hash  4e1c434b726a53da
+#   text hash     462956d6f652f711
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  764669443b12991f
-#   text hash     591a0c5b75b7a92f
+#   content hash  4e1c434b726a53da
+#   text hash     2c853281d8509cec
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

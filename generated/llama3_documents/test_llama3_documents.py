@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  764669443b12991f
-#   text hash     a95aab3dc44cc39c
+#   content hash  4e1c434b726a53da
+#   text hash     d4a6145f33b56cf5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b152a552d0f4cb49
-#   text hash     cf847d8d7266a2db
+#   content hash  72123c9b88a54068
+#   text hash     38d6cdf6d3e49f6e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b152a552d0f4cb49
-#   text hash     a38b65702d4a6584
+#   content hash  72123c9b88a54068
+#   text hash     962ea58e0946b5f1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b152a552d0f4cb49
-#   text hash     1127160c047c7e69
+#   content hash  72123c9b88a54068
+#   text hash     c7f2aa13eb410a3f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

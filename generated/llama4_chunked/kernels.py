@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b152a552d0f4cb49
-#   text hash     068e0d417cff68bc
+#   content hash  72123c9b88a54068
+#   text hash     5df31b90f4abd700
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b152a552d0f4cb49
-#   text hash     b64f6822b9fc37e5
+#   content hash  72123c9b88a54068
+#   text hash     e7c6079daa79d38a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

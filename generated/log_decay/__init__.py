@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3d4849c9db710323
-#   text hash     8f9dbc2fa2fa625f
+#   content hash  2a24fcf0aca7c453
+#   text hash     1c3687b6971b3904
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

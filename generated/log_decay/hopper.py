@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3d4849c9db710323
-#   text hash     3f79e6e2eb06a62f
+#   content hash  2a24fcf0aca7c453
+#   text hash     6965351cb25d5523
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

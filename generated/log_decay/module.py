@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3d4849c9db710323
-#   text hash     11368f7dcaf45d0a
+#   content hash  2a24fcf0aca7c453
+#   text hash     2afa48429b5a4118
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3d4849c9db710323
-#   text hash     f75a3f18eea66494
+#   content hash  2a24fcf0aca7c453
+#   text hash     ec8052be06a1ca61
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3d4849c9db710323
-#   text hash     3ac5332e1a029264
+#   content hash  2a24fcf0aca7c453
+#   text hash     e2527c7ab12ce025
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1c5fec17e79a91ef
-#   text hash     e6b1f7553eb93d95
+#   content hash  811b488876ea10ae
+#   text hash     5ab39e92aa6646f6
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1c5fec17e79a91ef
-#   text hash     7162fe4d42c3d38c
+#   content hash  811b488876ea10ae
+#   text hash     78951cbe888374c0
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

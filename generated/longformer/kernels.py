@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1c5fec17e79a91ef
-#   text hash     8ca8d043ca1dadcf
+#   content hash  811b488876ea10ae
+#   text hash     85d8721c629deefd
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1c5fec17e79a91ef
-#   text hash     ab91e263e5e535be
+#   content hash  811b488876ea10ae
+#   text hash     d8ab84823ad8a1b2
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1c5fec17e79a91ef
-#   text hash     d93f9daf3dd8a994
+#   content hash  811b488876ea10ae
+#   text hash     e3deeead46419b5c
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7fc1aea26e4d10fd
-#   text hash     111c30377986523e
+#   content hash  f5cb883ba7e1f132
+#   text hash     f5c41ce0302d7d09
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

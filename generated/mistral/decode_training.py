@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7fc1aea26e4d10fd
-#   text hash     84ca49e3d7d9ea1d
+#   content hash  f5cb883ba7e1f132
+#   text hash     8330000332c3279e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7fc1aea26e4d10fd
-#   text hash     4dbb6335055bc89b
+#   content hash  f5cb883ba7e1f132
+#   text hash     b3006da899f6e98c
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

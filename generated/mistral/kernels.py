@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7fc1aea26e4d10fd
-#   text hash     754523b370a4d923
+#   content hash  f5cb883ba7e1f132
+#   text hash     3cfcb48bb921afa9
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7fc1aea26e4d10fd
-#   text hash     e7f3fdfc6ef29c84
+#   content hash  f5cb883ba7e1f132
+#   text hash     7a6336fcd913380d
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96dca7db2fe41052
-#   text hash     2ae95e02cf985402
+#   content hash  7b1daed3b6d92be0
+#   text hash     d367fbfb3430f781
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

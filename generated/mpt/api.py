@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96dca7db2fe41052
-#   text hash     f4bb2d0c0b380a70
+#   content hash  7b1daed3b6d92be0
+#   text hash     d5af197a61cc1090
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

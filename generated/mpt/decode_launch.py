@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96dca7db2fe41052
-#   text hash     301e4ddec1cad0ac
+#   content hash  7b1daed3b6d92be0
+#   text hash     f75c0fbda6b6b8ac
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -69,10 +69,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 
 
 def tile_of_join(splits, v):
-    """How many chunks of splits, and how many columns of out, a program joins at a time: what 4 warps hold in registers.
-
-    No bits hang on it: chunks of no splits add zeros behind others.
-    """
+    """How many chunks of splits and columns of out a program joins at a time, which no bits hang on: what 4 warps hold."""
     chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
     return chunks, min(runtime.padded_width(v), 1024 // chunks)
 

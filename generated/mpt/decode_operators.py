@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96dca7db2fe41052
-#   text hash     d5c3aed49428504a
+#   content hash  7b1daed3b6d92be0
+#   text hash     3111a38a6182dc56
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

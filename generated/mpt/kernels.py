@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96dca7db2fe41052
-#   text hash     ce6bf055d94c26d1
+#   content hash  7b1daed3b6d92be0
+#   text hash     908a274696caef66
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96dca7db2fe41052
-#   text hash     444fd5c2c6bc50b7
+#   content hash  7b1daed3b6d92be0
+#   text hash     c6816564ceb66192
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

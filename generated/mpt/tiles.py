@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96dca7db2fe41052
-#   text hash     5c7ea0cbb51f29e8
+#   content hash  7b1daed3b6d92be0
+#   text hash     990ea98c6c03cfa1
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  01fee618613aedc1
-#   text hash     2266e35a293412c2
+#   content hash  23d76a6c61aede69
+#   text hash     72bc1adcb77309dc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  01fee618613aedc1
-#   text hash     88b11a029f44cc52
+#   content hash  23d76a6c61aede69
+#   text hash     e3748f97fe1f9e5c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

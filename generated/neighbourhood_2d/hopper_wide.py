@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  01fee618613aedc1
-#   text hash     abd2c8a66a555659
+#   content hash  23d76a6c61aede69
+#   text hash     0fa35324dfa122ae
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  01fee618613aedc1
-#   text hash     cc4d2c4d8549fe11
+#   content hash  23d76a6c61aede69
+#   text hash     71e4f906f31f2360
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb33936b5ddd2500
-#   text hash     ed8cc9fffc8dfb88
+#   content hash  808e8778d0fe57c2
+#   text hash     0f6ab909c92c05ec
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

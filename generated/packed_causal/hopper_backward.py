@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb33936b5ddd2500
-#   text hash     3b572416ae48e598
+#   content hash  808e8778d0fe57c2
+#   text hash     759384fab782e11a
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

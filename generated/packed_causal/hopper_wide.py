@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb33936b5ddd2500
-#   text hash     0b8956f71c80fda8
+#   content hash  808e8778d0fe57c2
+#   text hash     53991d1aec78d0da
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

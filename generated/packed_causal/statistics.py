@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb33936b5ddd2500
-#   text hash     b5554f432e7c4a9e
+#   content hash  808e8778d0fe57c2
+#   text hash     fbca3dd532ece726
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

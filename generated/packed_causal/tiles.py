@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb33936b5ddd2500
-#   text hash     c089d61974a402be
+#   content hash  808e8778d0fe57c2
+#   text hash     8d15b00f417d8264
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

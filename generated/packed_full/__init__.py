@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a7cd09ca8f978d8c
-#   text hash     59754b3ed02cdc16
+#   content hash  620bf728f5bb4aff
+#   text hash     de0a16b5314258b3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

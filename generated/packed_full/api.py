@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a7cd09ca8f978d8c
-#   text hash     4051b0dac0984012
+#   content hash  620bf728f5bb4aff
+#   text hash     7061f3f5c9e06fbb
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

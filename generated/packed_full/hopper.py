@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a7cd09ca8f978d8c
-#   text hash     e48fd2cfb8134ed4
+#   content hash  620bf728f5bb4aff
+#   text hash     76f5a4e6a232f079
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

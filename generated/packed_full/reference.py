@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a7cd09ca8f978d8c
-#   text hash     b0b6bbe9432f905c
+#   content hash  620bf728f5bb4aff
+#   text hash     b53002ba0f2ef066
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

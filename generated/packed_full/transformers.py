@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a7cd09ca8f978d8c
-#   text hash     2eecf32d8c062f63
+#   content hash  620bf728f5bb4aff
+#   text hash     1126f2f8eb068a5b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

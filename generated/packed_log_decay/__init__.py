@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d250eecc62df9759
-#   text hash     f2ba41531dd9a327
+#   content hash  5874a038736f697a
+#   text hash     a9ca1855e061ebe5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

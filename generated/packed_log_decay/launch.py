@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d250eecc62df9759
-#   text hash     5ed920308c795691
+#   content hash  5874a038736f697a
+#   text hash     77e06ac37a1207d8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d250eecc62df9759
-#   text hash     2d7a2d0552676f47
+#   content hash  5874a038736f697a
+#   text hash     26aeb962651703ad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

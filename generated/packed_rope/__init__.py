@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36e9d0f087dce235
-#   text hash     cee2eccfa7165d0b
+#   content hash  ba571ce3db72db35
+#   text hash     e48a5019c6fbd1b7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36e9d0f087dce235
-#   text hash     f0d5377c3a6b8164
+#   content hash  ba571ce3db72db35
+#   text hash     6c3d53967adae7bf
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36e9d0f087dce235
-#   text hash     79fafa841c850a96
+#   content hash  ba571ce3db72db35
+#   text hash     54d7feb0e5a6d533
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

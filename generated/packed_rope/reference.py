@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  36e9d0f087dce235
-#   text hash     93ce8cf634a3682b
+#   content hash  ba571ce3db72db35
+#   text hash     4e3b1ff68f3d1f08
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  56060fdde560914a
-#   text hash     aa3c3f27c5321a1f
+#   content hash  a00660b2d2b78772
+#   text hash     86e0db64a2b31cca
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  56060fdde560914a
-#   text hash     2af5d0ed6c277736
+#   content hash  a00660b2d2b78772
+#   text hash     13d069d7182edefd
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  56060fdde560914a
-#   text hash     739c60ab6518e30c
+#   content hash  a00660b2d2b78772
+#   text hash     122e3271ba6bc67a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  56060fdde560914a
-#   text hash     854b1c87f6a72542
+#   content hash  a00660b2d2b78772
+#   text hash     3cb40f179c89875e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  56060fdde560914a
-#   text hash     ef4dd1b7371232bc
+#   content hash  a00660b2d2b78772
+#   text hash     8c151d9527466d93
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

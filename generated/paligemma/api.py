@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  453f8bc8cb58530e
-#   text hash     5c6047fbc109af43
+#   content hash  c6fdea224ae94549
+#   text hash     9fd8168383d202a6
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

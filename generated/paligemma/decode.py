@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  453f8bc8cb58530e
-#   text hash     e1f3dedf6dfbefd7
+#   content hash  c6fdea224ae94549
+#   text hash     3b35fbeec8e7d1f9
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

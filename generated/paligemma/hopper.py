@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  453f8bc8cb58530e
-#   text hash     8d05e6296adb0f39
+#   content hash  c6fdea224ae94549
+#   text hash     3bb72f28abc1d757
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  453f8bc8cb58530e
-#   text hash     304b4643c782a227
+#   content hash  c6fdea224ae94549
+#   text hash     6263fe455a76b5d0
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

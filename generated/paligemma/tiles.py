@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  453f8bc8cb58530e
-#   text hash     f8bd6b1a9bea44fb
+#   content hash  c6fdea224ae94549
+#   text hash     2c6075aa711b9bec
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

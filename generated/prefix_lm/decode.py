@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0390a7c210a03394
-#   text hash     b649e4f56e22ec20
+#   content hash  038e9124242b8274
+#   text hash     c0adb0a6646f3da9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0390a7c210a03394
-#   text hash     fea3b29d6b2b34c3
+#   content hash  038e9124242b8274
+#   text hash     b350e1bf45b76613
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

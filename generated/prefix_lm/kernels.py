@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0390a7c210a03394
-#   text hash     955b656413e025bc
+#   content hash  038e9124242b8274
+#   text hash     23d4ce10fba439a2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

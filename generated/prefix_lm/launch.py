@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0390a7c210a03394
-#   text hash     3110233b2cb1fe95
+#   content hash  038e9124242b8274
+#   text hash     f6103162f1fa95f5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

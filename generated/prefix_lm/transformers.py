@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0390a7c210a03394
-#   text hash     56211bc275658f70
+#   content hash  038e9124242b8274
+#   text hash     f3f457f8516a3942
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fdd10fe25f601e3
-#   text hash     1a53b79cce1bb682
+#   content hash  92c5bf1521ef3f09
+#   text hash     1384d6bd0d510776
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fdd10fe25f601e3
-#   text hash     99781a12df008668
+#   content hash  92c5bf1521ef3f09
+#   text hash     ff6a4a48d92be25e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fdd10fe25f601e3
-#   text hash     abb076e0fbbe82d0
+#   content hash  92c5bf1521ef3f09
+#   text hash     ff46a62c94a0150b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

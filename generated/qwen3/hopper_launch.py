@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fdd10fe25f601e3
-#   text hash     3d39c82431cf11e7
+#   content hash  92c5bf1521ef3f09
+#   text hash     40684d6591bef722
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fdd10fe25f601e3
-#   text hash     c5b82b567caaecab
+#   content hash  92c5bf1521ef3f09
+#   text hash     38368569faccd2b7
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0165a26f76d6cfed
-#   text hash     d53f20f18861aeb8
+#   content hash  4c376311ee590893
+#   text hash     5661d2519c0a84f6
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

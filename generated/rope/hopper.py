@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0165a26f76d6cfed
-#   text hash     75bb15236f995f9c
+#   content hash  4c376311ee590893
+#   text hash     10298a784c69eba4
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0165a26f76d6cfed
-#   text hash     0b668308c76bafa6
+#   content hash  4c376311ee590893
+#   text hash     4ec45e6822a65d80
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

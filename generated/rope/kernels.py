@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0165a26f76d6cfed
-#   text hash     404c50287778e9a0
+#   content hash  4c376311ee590893
+#   text hash     01af6fd0d6ffccc0
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0165a26f76d6cfed
-#   text hash     f053faba8dce1e82
+#   content hash  4c376311ee590893
+#   text hash     d63240f6d0ea3108
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

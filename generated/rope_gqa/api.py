@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2500a307d5938697
-#   text hash     0b08b82f76582ee0
+#   content hash  9547780fcf5479c6
+#   text hash     fcdd3293f4b9cda8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2500a307d5938697
-#   text hash     c2ce0fbb74d49626
+#   content hash  9547780fcf5479c6
+#   text hash     4d7b3961b2ed9c19
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

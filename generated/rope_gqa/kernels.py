@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2500a307d5938697
-#   text hash     e90d368426902490
+#   content hash  9547780fcf5479c6
+#   text hash     c1033bf40fdd0012
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2500a307d5938697
-#   text hash     4d804ce73599c675
+#   content hash  9547780fcf5479c6
+#   text hash     594f39cf58f5a773
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

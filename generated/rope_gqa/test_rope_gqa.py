@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2500a307d5938697
-#   text hash     ad72907018c78cb9
+#   content hash  9547780fcf5479c6
+#   text hash     4b7ca8502864fdf2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

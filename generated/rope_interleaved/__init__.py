@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d6b3b69f939c6452
-#   text hash     7683ac334142dcae
+#   content hash  65005416c17bfaf1
+#   text hash     8b13af85a3ec92c9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

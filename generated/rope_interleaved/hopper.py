@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d6b3b69f939c6452
-#   text hash     2d12caef6a6d07c8
+#   content hash  65005416c17bfaf1
+#   text hash     25ee4ab2ae971055
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

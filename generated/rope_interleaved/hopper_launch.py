@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d6b3b69f939c6452
-#   text hash     2a761b838315cfae
+#   content hash  65005416c17bfaf1
+#   text hash     a7a68003e4031b78
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

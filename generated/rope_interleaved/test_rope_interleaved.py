@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d6b3b69f939c6452
-#   text hash     8e86a8795163d0b0
+#   content hash  65005416c17bfaf1
+#   text hash     2a29b05d8a1daa81
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d6b3b69f939c6452
-#   text hash     ec7727e14b5db75e
+#   content hash  65005416c17bfaf1
+#   text hash     cf7fb91412b14041
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

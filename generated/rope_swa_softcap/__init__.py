@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  65dec197ba7c5405
-#   text hash     64ce52f7c38321d4
+#   content hash  2a238731327d105c
+#   text hash     73a810f4e43fded2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

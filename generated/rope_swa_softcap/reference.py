@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  65dec197ba7c5405
-#   text hash     a3737034ace359cf
+#   content hash  2a238731327d105c
+#   text hash     14be6b653b976f94
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa4b56132384c941
-#   text hash     76b3c50a162d6038
+#   content hash  3afebf856af34cff
+#   text hash     b5e0c4fa548adb62
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

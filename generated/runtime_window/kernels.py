@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa4b56132384c941
-#   text hash     9120475add9a1c63
+#   content hash  3afebf856af34cff
+#   text hash     125e5f7b632519f8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa4b56132384c941
-#   text hash     c677f6e97affb6f1
+#   content hash  3afebf856af34cff
+#   text hash     1e0aeb9cc235d1ee
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa4b56132384c941
-#   text hash     8268f8c830f6c22a
+#   content hash  3afebf856af34cff
+#   text hash     5f28cb2300ad53d5
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

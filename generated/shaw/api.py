@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13ba841604cc75de
-#   text hash     b59752fc3b5310d1
+#   content hash  ea95f0c3a7a6f97d
+#   text hash     9bb6894df9ddf8e7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

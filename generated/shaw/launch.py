@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13ba841604cc75de
-#   text hash     cf229cc16af71791
+#   content hash  ea95f0c3a7a6f97d
+#   text hash     5fee66d47516c490
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  13ba841604cc75de
-#   text hash     323b153471087b6e
+#   content hash  ea95f0c3a7a6f97d
+#   text hash     93572e14d555c8ae
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f683c9ee337d15f
-#   text hash     c5f8d12ede340dca
+#   content hash  5fddd72d27e71ba6
+#   text hash     5ac81a497e4d84e9
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f683c9ee337d15f
-#   text hash     17b08255dfcc6037
+#   content hash  5fddd72d27e71ba6
+#   text hash     b46a9da763471ed4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f683c9ee337d15f
-#   text hash     e5267922a2a3f08b
+#   content hash  5fddd72d27e71ba6
+#   text hash     5ed9e3024ade886d
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f683c9ee337d15f
-#   text hash     ce64c219ed635101
+#   content hash  5fddd72d27e71ba6
+#   text hash     b0c73df6c0a7003d
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f683c9ee337d15f
-#   text hash     ed232b80253e4200
+#   content hash  5fddd72d27e71ba6
+#   text hash     606a428534e8adcd
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e68e744e59de9b84
-#   text hash     778fd410039ab1a6
+#   content hash  5768d646704615d0
+#   text hash     e63edb7d43f6e32b
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

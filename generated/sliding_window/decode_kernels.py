@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e68e744e59de9b84
-#   text hash     dd792a656f8357f6
+#   content hash  5768d646704615d0
+#   text hash     43a0858e384d72e7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e68e744e59de9b84
-#   text hash     d0d2b6b650a863dc
+#   content hash  5768d646704615d0
+#   text hash     d29e84bf0370c4d7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

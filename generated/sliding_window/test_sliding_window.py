@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e68e744e59de9b84
-#   text hash     ccd6cbd1f6590da6
+#   content hash  5768d646704615d0
+#   text hash     ad7f09e97c7fb90a
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

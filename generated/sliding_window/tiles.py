@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e68e744e59de9b84
-#   text hash     cac612be0a82d4de
+#   content hash  5768d646704615d0
+#   text hash     ca524f5b75a3c40c
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

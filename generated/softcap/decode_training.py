@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17297c457a59fbe2
-#   text hash     48764154c350a4ef
+#   content hash  a24521842db89bac
+#   text hash     cc8b8ef71142c1e6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17297c457a59fbe2
-#   text hash     d0cb7bf32682e796
+#   content hash  a24521842db89bac
+#   text hash     f613f421ec3264b6
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

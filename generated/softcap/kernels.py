@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17297c457a59fbe2
-#   text hash     7891ae76d9e6e898
+#   content hash  a24521842db89bac
+#   text hash     e3853abc974fb6ca
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17297c457a59fbe2
-#   text hash     f589b6d578018bd2
+#   content hash  a24521842db89bac
+#   text hash     801987d3dc0cdceb
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17297c457a59fbe2
-#   text hash     ebdefed98b087a9e
+#   content hash  a24521842db89bac
+#   text hash     41a439bbe584cf1c
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

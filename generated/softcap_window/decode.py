@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  463db50e5c794acf
-#   text hash     a16d6c858b7c2329
+#   content hash  3ec5924b9d5f7ae8
+#   text hash     42bfdd6c5134b1a6
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  463db50e5c794acf
-#   text hash     afb6d4d606c42797
+#   content hash  3ec5924b9d5f7ae8
+#   text hash     877340ff85e43133
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

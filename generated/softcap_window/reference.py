@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  463db50e5c794acf
-#   text hash     cc78c007cca071ba
+#   content hash  3ec5924b9d5f7ae8
+#   text hash     6495853bdcfa3ce0
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

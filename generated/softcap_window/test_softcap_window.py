@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  463db50e5c794acf
-#   text hash     20fa0c3d751de8b0
+#   content hash  3ec5924b9d5f7ae8
+#   text hash     80608a2baabf8e38
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  463db50e5c794acf
-#   text hash     8fc0e654c05cd352
+#   content hash  3ec5924b9d5f7ae8
+#   text hash     a17e0ce36fc27ba5
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  570be0d6a1bf218e
-#   text hash     7e653cc520ec2c34
+#   content hash  e74a8fa557771e7a
+#   text hash     0e7c0677897f4e99
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  570be0d6a1bf218e
-#   text hash     79d8bf93e14fb5c1
+#   content hash  e74a8fa557771e7a
+#   text hash     c44d85bf65a01eaa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  570be0d6a1bf218e
-#   text hash     9c80257e31a93313
+#   content hash  e74a8fa557771e7a
+#   text hash     b97c84d9156a36fd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

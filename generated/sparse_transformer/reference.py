@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  570be0d6a1bf218e
-#   text hash     5a37046d3c47186e
+#   content hash  e74a8fa557771e7a
+#   text hash     be5d0d10114f33ff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

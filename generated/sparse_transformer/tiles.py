@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  570be0d6a1bf218e
-#   text hash     e6417c4605dc2be6
+#   content hash  e74a8fa557771e7a
+#   text hash     e8d221a647aac7f2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

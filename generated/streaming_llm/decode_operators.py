@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d14214b07b6417a
-#   text hash     0463d7c8fe6d8ede
+#   content hash  4b2efea5a6ca4846
+#   text hash     d1eca7a3b5f72a04
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

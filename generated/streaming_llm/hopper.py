@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d14214b07b6417a
-#   text hash     28397bd121e1892d
+#   content hash  4b2efea5a6ca4846
+#   text hash     050297a8e2fe62a7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

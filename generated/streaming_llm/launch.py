@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d14214b07b6417a
-#   text hash     e143a58eb59af86b
+#   content hash  4b2efea5a6ca4846
+#   text hash     e47214a3be49baa7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

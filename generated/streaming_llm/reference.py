@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d14214b07b6417a
-#   text hash     d43a38c2c3868a9c
+#   content hash  4b2efea5a6ca4846
+#   text hash     93876e8668ab8efb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

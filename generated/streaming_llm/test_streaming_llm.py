@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d14214b07b6417a
-#   text hash     7b9f88e9a52e5072
+#   content hash  4b2efea5a6ca4846
+#   text hash     130afbcb9085d196
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4871491fabd4522
-#   text hash     d23d49c611a84608
+#   content hash  52264f27b146e23e
+#   text hash     b1802c1a93883b9d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

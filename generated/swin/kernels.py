@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4871491fabd4522
-#   text hash     ff68277ca161b3e6
+#   content hash  52264f27b146e23e
+#   text hash     37d8ee0ac182b6bb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4871491fabd4522
-#   text hash     58ed6e852eb1dc5e
+#   content hash  52264f27b146e23e
+#   text hash     6742c869f8c1c3ea
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4871491fabd4522
-#   text hash     731cc79dc75ddfee
+#   content hash  52264f27b146e23e
+#   text hash     eca4cf171cf9f523
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4871491fabd4522
-#   text hash     ea950884d203da0f
+#   content hash  52264f27b146e23e
+#   text hash     f42f0a0149642d2e
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

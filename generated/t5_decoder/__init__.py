@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6fee57a654591ad8
-#   text hash     3cc7496f3f2b9071
+#   content hash  7d119797007b29fc
+#   text hash     1e6c2e05d700be72
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6fee57a654591ad8
-#   text hash     1cbc6bb79d667cc2
+#   content hash  7d119797007b29fc
+#   text hash     858d2ce201d45bab
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6fee57a654591ad8
-#   text hash     04a88ba5cf90e360
+#   content hash  7d119797007b29fc
+#   text hash     708ee78c8c6e8feb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

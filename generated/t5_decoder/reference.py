@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6fee57a654591ad8
-#   text hash     7d17744227265178
+#   content hash  7d119797007b29fc
+#   text hash     33378f9f5367ddd6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

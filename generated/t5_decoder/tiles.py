@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6fee57a654591ad8
-#   text hash     bea9c8f33849c5f3
+#   content hash  7d119797007b29fc
+#   text hash     045452619bcb05fe
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3e077cab44f29ac6
-#   text hash     36b6303e9d46191c
+#   content hash  8d9a66f262738baa
+#   text hash     07f1321d1cb6d015
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

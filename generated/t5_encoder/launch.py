@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3e077cab44f29ac6
-#   text hash     9ee66f97d865b755
+#   content hash  8d9a66f262738baa
+#   text hash     ebaf80ae6d11cf65
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3e077cab44f29ac6
-#   text hash     b6256d8e6bb5bff1
+#   content hash  8d9a66f262738baa
+#   text hash     ec072a6a849568e0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3e077cab44f29ac6
-#   text hash     db353a57e6e46ca6
+#   content hash  8d9a66f262738baa
+#   text hash     2f5d9fe354add0b5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  45b3c164fff2b37b
-#   text hash     f66a15b4418e74e9
+#   content hash  8854bcbfc1057c5b
+#   text hash     4fce9317fcbc8f82
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

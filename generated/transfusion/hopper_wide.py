@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  45b3c164fff2b37b
-#   text hash     638a852c707776ab
+#   content hash  8854bcbfc1057c5b
+#   text hash     e9808eb54aacc673
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

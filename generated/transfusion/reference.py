@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  45b3c164fff2b37b
-#   text hash     66a45e1acf1f5208
+#   content hash  8854bcbfc1057c5b
+#   text hash     0fad0e0330714913
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  45b3c164fff2b37b
-#   text hash     7be442109bc6ff00
+#   content hash  8854bcbfc1057c5b
+#   text hash     38f884aec168696c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  45b3c164fff2b37b
-#   text hash     7b134f70ccc3b659
+#   content hash  8854bcbfc1057c5b
+#   text hash     9749d3005af27997
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63a65a6f8024a69a
-#   text hash     5f83870c7e1d653c
+#   content hash  2fe5773cf8974efd
+#   text hash     0b93da5d624b05b5
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63a65a6f8024a69a
-#   text hash     459e061674aaf21b
+#   content hash  2fe5773cf8974efd
+#   text hash     c319af55fea49bca
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -69,10 +69,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 
 
 def tile_of_join(splits, v):
-    """How many chunks of splits, and how many columns of out, a program joins at a time: what 4 warps hold in registers.
-
-    No bits hang on it: chunks of no splits add zeros behind others.
-    """
+    """How many chunks of splits and columns of out a program joins at a time, which no bits hang on: what 4 warps hold."""
     chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
     return chunks, min(runtime.padded_width(v), 1024 // chunks)
 

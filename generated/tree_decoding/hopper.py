@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63a65a6f8024a69a
-#   text hash     4ae79b657e4f2d42
+#   content hash  2fe5773cf8974efd
+#   text hash     5f99bc5a902bbbc7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63a65a6f8024a69a
-#   text hash     efe2c48051945978
+#   content hash  2fe5773cf8974efd
+#   text hash     a14868eacd688557
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63a65a6f8024a69a
-#   text hash     2f08db16fd8aabb1
+#   content hash  2fe5773cf8974efd
+#   text hash     ba195dfef8291a77
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

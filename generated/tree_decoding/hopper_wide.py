@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63a65a6f8024a69a
-#   text hash     1d4f9d759a781573
+#   content hash  2fe5773cf8974efd
+#   text hash     d4a066490ebcc982
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from .build import ONE, ZERO, add, call, compare, div, is_literal, literal, mul, neg, num, power, sub, where
 from .functions import FUNCTIONS
 from .sharing import ATOMS, share
-from .tree import Node
+from .tree import COMPARISONS, Node
 
 
 def _power(node: Node, x: Node, y: Node, dx: Node, dy: Node) -> Node:
@@ -63,7 +63,7 @@ _SLOPES |= {name: f.slope for name, f in FUNCTIONS.items() if f.slope is not Non
 
 # what has no slope, whatever it reads
 FLAT = frozenset({"num", "var", "option", "input", "local", "//", "and", "or", "not"})
-FLAT |= {"<", "<=", ">", ">=", "==", "!="} | {name for name, f in FUNCTIONS.items() if f.slope is None}
+FLAT |= COMPARISONS | {name for name, f in FUNCTIONS.items() if f.slope is None}
 
 
 def derivative(node: Node, leaf: Node) -> Node:

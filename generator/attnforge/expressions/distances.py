@@ -10,11 +10,10 @@ import dataclasses
 
 from .build import literal, num
 from .linear_forms import linear, variable
-from .tree import Node
+from .tree import COMPARISONS, Node
 
 PLACES = {name: Node("local", (), f"{name}_at", "float", definition=variable(name)) for name in "qk"}
 """The two floats, by the position that they stand for."""
-_COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 _SMALL = 2**23  # the sum of such a number and of a distance is exact
 
 
@@ -33,7 +32,7 @@ def _inside(node: Node) -> Node:
     """The same of an expression that stays what it is."""
     if node.op == "input" or not node.args:
         return node
-    real = node.type == "float" or (node.op in _COMPARISONS and any(arg.type == "float" for arg in node.args))
+    real = node.type == "float" or (node.op in COMPARISONS and any(arg.type == "float" for arg in node.args))
     args = (as_floats(arg) if real or arg.type != "int" else _inside(arg) for arg in node.args)
     return dataclasses.replace(node, args=tuple(args))
 
@@ -60,10 +59,9 @@ def _exact(node: Node) -> Node | None:
     if node.op not in ("+", "-", "abs", "min", "max"):
         return None
     args = [_exact(arg) or _number(arg) for arg in node.args]
-    # the sum of two distances may be too large
-    return (
-        None if node.op in "+-" and not any(arg and arg.op == "num" for arg in args) else _of_distances(node.op, args)
-    )
+    if node.op in ("+", "-") and not any(arg and arg.op == "num" for arg in args):
+        return None  # the sum of two distances may be too large
+    return _of_distances(node.op, args)
 
 
 def _difference(node: Node) -> Node | None:

@@ -46,7 +46,7 @@ class CachedTerms(KernelTerms):
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make accesses available, by where they run: "program", "step", or "mask" in steps."""
-        found = list(self.numbers() if site == "program" else self.places() if site == "step" else ())
+        found = list(self.before(site))
         for access in self.accesses:
             inner = "step" if access in self._scored else "mask"
             if site == ("program" if self.extent(access) <= {"q"} else inner):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ..expressions.tree import Node
-from ..printing.printers import COMPARISONS
+from ..expressions.tree import COMPARISONS, Node
 
 Reach = Callable[[Node], Collection[str]]
 """From an expression to the sides along which it differs inside a tile."""

@@ -136,7 +136,7 @@ class KernelInputs:
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make accesses available, by where they run; those of "mask" in steps that apply one."""
-        found = dict.fromkeys(self.numbers() if site == "program" else self.places() if site == "step" else ())
+        found = dict.fromkeys(self.before(site))
 
         def add(read: Access | Input, *made: Statement) -> None:
             found.update(dict.fromkeys(serving(self.readers(read), made)))
@@ -165,6 +165,13 @@ class KernelInputs:
     def _heads(self) -> bool:
         """True if a program goes through several query heads."""
         return self.own == "k" and not self.whole_head
+
+    def before(self, site: Site) -> Iterator[Statement]:
+        """The statements that stand before the accesses of a site."""
+        if site == "program":
+            yield from self.numbers()
+        elif site == "step":
+            yield from self.places()
 
     def places(self) -> Iterator[Statement]:
         """The statement that makes floats as far apart as positions are, if scores are made of such distances."""

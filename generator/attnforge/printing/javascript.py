@@ -6,12 +6,12 @@ The text expects what templates/page/arithmetic.js.jinja defines in scope.
 from __future__ import annotations
 
 from ..expressions.functions import FUNCTIONS
-from ..expressions.tree import Node
+from ..expressions.tree import COMPARISONS, Node
 from . import printers
 from .printers import Leaf, Text
 
 _HELPERS = {"**": "Math.pow", "//": "floorDiv", "%": "mod"}
-_COMPARISONS = {"==": "===", "!=": "!=="}
+_SIGNS = {"==": "===", "!=": "!=="}
 
 
 def javascript(node: Node, leaf: Leaf) -> str:
@@ -32,8 +32,8 @@ def _print(node: Node, leaf: Leaf) -> Text:
             # a whole zero has no sign
             parts[1] = Text(f"({parts[1].within(printers.SUM)} + 0)", printers.ATOM)
         return Text(f"{parts[0].within(level)} {op} {parts[1].within(level + 1)}", level)
-    if op in printers.COMPARISONS:
-        sign = _COMPARISONS.get(op, op)
+    if op in COMPARISONS:
+        sign = _SIGNS.get(op, op)
         return Text(f"{parts[0].within(printers.SUM)} {sign} {parts[1].within(printers.SUM)}", printers.COMPARE)
     if op in ("and", "or"):
         sign, level = ("&&", printers.AND) if op == "and" else ("||", printers.OR)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from ..expressions.functions import FUNCTIONS
-from ..expressions.tree import Node
+from ..expressions.tree import COMPARISONS, Node
 from . import printers
 from .printers import Text
 
@@ -99,7 +99,7 @@ class _Printer:
         if op == "%":
             left, right = _operand(parts[0], printers.PRODUCT), _operand(parts[1], printers.UNARY)
             return Text(row(left, _word("mod"), right), printers.PRODUCT)
-        if op in printers.COMPARISONS:
+        if op in COMPARISONS:
             left, right = (_operand(part, printers.SUM) for part in parts)
             return Text(row(left, f"<mo>{_SIGNS[op]}</mo>", right), printers.COMPARE)
         if op in ("and", "or"):

@@ -17,13 +17,12 @@ from typing import NamedTuple
 from ..expressions.folding import OPERATIONS
 from ..expressions.functions import FUNCTIONS
 from ..expressions.sharing import opposite
-from ..expressions.tree import Node
+from ..expressions.tree import COMPARISONS, Node
 from ..expressions.whole_numbers import SHORT, Range, Ranges, floated
 
 Leaf = Callable[[Node], str]
 
 LEAVES = frozenset({"var", "option", "input", "local"})
-COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 SMOOTH = frozenset(name for name, function in FUNCTIONS.items() if function.kind == "smooth")
 SCALARS = frozenset({"q_len", "k_len", "heads"})
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..expressions.folding import chosen
-from ..expressions.tree import Node
+from ..expressions.tree import COMPARISONS, Node
 from . import printers
 from .printers import Text
 
@@ -46,7 +46,7 @@ def _print(node: Node) -> Text:
     if op in printers.BINARY:
         level = printers.BINARY[op]
         return Text(f"{parts[0].within(level)} {op} {parts[1].within(level + 1)}", level)
-    if op in printers.COMPARISONS:
+    if op in COMPARISONS:
         return Text(f"{parts[0].within(printers.SUM)} {op} {parts[1].within(printers.SUM)}", printers.COMPARE)
     if op in ("and", "or"):
         level = printers.AND if op == "and" else printers.OR

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc441214917856f6
-#   text hash     d86aca8aedffd94f
+#   content hash  57784a51dbb1219d
+#   text hash     8132f001980bedde
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

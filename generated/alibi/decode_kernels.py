@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc441214917856f6
-#   text hash     a9286874fd5c210a
+#   content hash  57784a51dbb1219d
+#   text hash     a771f011f76ee3d0
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

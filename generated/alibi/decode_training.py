@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc441214917856f6
-#   text hash     903eb0a2ead3b71a
+#   content hash  57784a51dbb1219d
+#   text hash     c3e9af21575d63b9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc441214917856f6
-#   text hash     b358dfec1ac10199
+#   content hash  57784a51dbb1219d
+#   text hash     a6b6b9cca955374b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  84ee97606316728d
-#   text hash     3c5a45f489ae98bb
+#   content hash  728473a8b42d9301
+#   text hash     de7db0e69bc8ff3f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

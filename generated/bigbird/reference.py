@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  84ee97606316728d
-#   text hash     0beaab0273e3938a
+#   content hash  728473a8b42d9301
+#   text hash     7eccff9bcc23b9e3
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

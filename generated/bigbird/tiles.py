@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  84ee97606316728d
-#   text hash     b7974dcb20898a09
+#   content hash  728473a8b42d9301
+#   text hash     65e6463995c34a67
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  18e62afd643ab783
-#   text hash     74ec59f70a960def
+#   content hash  74a8e30fbb9a9632
+#   text hash     62b80b8fa0872b0d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

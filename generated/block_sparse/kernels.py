@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  18e62afd643ab783
-#   text hash     f2ff6a766f8bb706
+#   content hash  74a8e30fbb9a9632
+#   text hash     eb9c87872c1de261
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  18e62afd643ab783
-#   text hash     5b211c801ce24303
+#   content hash  74a8e30fbb9a9632
+#   text hash     a43fa17a51493de4
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  18e62afd643ab783
-#   text hash     50018647f506f526
+#   content hash  74a8e30fbb9a9632
+#   text hash     af788d8ddb8df5c6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

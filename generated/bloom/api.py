@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a12cad6c8ea3941c
-#   text hash     1849df6b06fe9c7b
+#   content hash  b022696fc40eda8c
+#   text hash     ebefc78de2ec6214
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

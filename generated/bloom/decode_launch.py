@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a12cad6c8ea3941c
-#   text hash     6643de45fdb751c4
+#   content hash  b022696fc40eda8c
+#   text hash     9261dbfc81980520
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a12cad6c8ea3941c
-#   text hash     c8bc17e6595c9752
+#   content hash  b022696fc40eda8c
+#   text hash     dddcaf2002c21dde
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

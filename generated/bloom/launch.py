@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a12cad6c8ea3941c
-#   text hash     49a8b7ce74f74e6e
+#   content hash  b022696fc40eda8c
+#   text hash     d26d1991c2dbe88c
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -78,12 +78,17 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_slopes))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_slopes, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if entries is None and not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_slopes, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
     in_slopes_sum = None
@@ -123,7 +128,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         total = in_slopes_sum
         gradients[3] = total.sum((0, 2)).sum_to_size(in_slopes.shape).to(in_slopes.dtype)

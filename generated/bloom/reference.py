@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a12cad6c8ea3941c
-#   text hash     87bde9373ea0013f
+#   content hash  b022696fc40eda8c
+#   text hash     f45f69b8b1bebe6d
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

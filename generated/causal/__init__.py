@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     7fe0149d81c97718
+#   content hash  29f837ccb659168d
+#   text hash     d7b93ef4679b8a1c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     05803a9b8657917f
+#   content hash  29f837ccb659168d
+#   text hash     33dd4c9c5b45a14f
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     5f2039e4e853e026
+#   content hash  29f837ccb659168d
+#   text hash     7b7092492f7380ae
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     9f419a639d8cea20
+#   content hash  29f837ccb659168d
+#   text hash     a77e87514704954b
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

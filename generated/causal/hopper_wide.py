@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     dedd34b921be5d5c
+#   content hash  29f837ccb659168d
+#   text hash     7c90f1d9bd1a279a
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

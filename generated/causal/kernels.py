@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     477575f8cd1b47d2
+#   content hash  29f837ccb659168d
+#   text hash     fe0bd1f684ef1514
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     b3bedf06e8c79fda
+#   content hash  29f837ccb659168d
+#   text hash     19ac011cc6cac5b3
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0306a3539f45f524
-#   text hash     a955d0d8b97a7d73
+#   content hash  29f837ccb659168d
+#   text hash     fe921bbf35d6936f
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6fa7c39d9d7440f5
-#   text hash     87893c848dc49d39
+#   content hash  894b39bd57fcf36b
+#   text hash     48d19b83daf5a68c
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6fa7c39d9d7440f5
-#   text hash     1e20d0a5447b7b49
+#   content hash  894b39bd57fcf36b
+#   text hash     7d79e6d9d3518696
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

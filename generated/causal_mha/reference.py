@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6fa7c39d9d7440f5
-#   text hash     9299b5e9fff7170c
+#   content hash  894b39bd57fcf36b
+#   text hash     a1103579fda2da4c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

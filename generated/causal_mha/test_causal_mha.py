@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6fa7c39d9d7440f5
-#   text hash     d4d1baec2c7ef777
+#   content hash  894b39bd57fcf36b
+#   text hash     fed5c74bc7f463df
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6fa7c39d9d7440f5
-#   text hash     294b6f96a774051d
+#   content hash  894b39bd57fcf36b
+#   text hash     607906c238e13857
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa755a7362baa02
-#   text hash     b97140e46b13e232
+#   content hash  0285f62865650d18
+#   text hash     e86da6073fc241c6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

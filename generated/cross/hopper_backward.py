@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa755a7362baa02
-#   text hash     b7839f93f1df54d4
+#   content hash  0285f62865650d18
+#   text hash     bc615b3f805ef614
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa755a7362baa02
-#   text hash     d8114a3518ff667a
+#   content hash  0285f62865650d18
+#   text hash     ad9419e9de94842e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

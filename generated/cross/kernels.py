@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa755a7362baa02
-#   text hash     16f90c4a7f72e3cd
+#   content hash  0285f62865650d18
+#   text hash     87af36992c7a964e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa755a7362baa02
-#   text hash     291ac01e19c37b3c
+#   content hash  0285f62865650d18
+#   text hash     7edbd387edcdb96d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eaa755a7362baa02
-#   text hash     edbf39fe64dac1f1
+#   content hash  0285f62865650d18
+#   text hash     6c293f17c1233dbf
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bc1a285d22102982
-#   text hash     b5d108837195a1e4
+#   content hash  020547fe6d3a054d
+#   text hash     5de1b23ba12ba9c0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bc1a285d22102982
-#   text hash     a0a7d03e0662f2d1
+#   content hash  020547fe6d3a054d
+#   text hash     b64514b613baaa58
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bc1a285d22102982
-#   text hash     5952f85771e6d27f
+#   content hash  020547fe6d3a054d
+#   text hash     612ecb55cf706178
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

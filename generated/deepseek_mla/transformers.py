@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bc1a285d22102982
-#   text hash     75149e1b9f81917b
+#   content hash  020547fe6d3a054d
+#   text hash     fdab66d5f6c0dd00
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

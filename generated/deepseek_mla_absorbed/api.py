@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cb796b774014367b
-#   text hash     31fe8be47c252b56
+#   content hash  f96e1ceb02fc8491
+#   text hash     456e48654c4fb18a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

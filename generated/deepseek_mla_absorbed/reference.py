@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cb796b774014367b
-#   text hash     94cc3eb4eac6fe52
+#   content hash  f96e1ceb02fc8491
+#   text hash     7109e081f851ad3f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cb796b774014367b
-#   text hash     805a2c9253345049
+#   content hash  f96e1ceb02fc8491
+#   text hash     8296e9cc682a0f47
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

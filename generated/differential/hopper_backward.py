@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  345f4ffb58ffb605
-#   text hash     fd76439ee0e6b34a
+#   content hash  1eb4a8893d4d0687
+#   text hash     915b04e06153a392
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

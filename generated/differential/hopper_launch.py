@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  345f4ffb58ffb605
-#   text hash     3e19c897b68fe221
+#   content hash  1eb4a8893d4d0687
+#   text hash     9b5fb5066fd76dee
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  345f4ffb58ffb605
-#   text hash     b0a37c7215a404fa
+#   content hash  1eb4a8893d4d0687
+#   text hash     9e5d090939c77342
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

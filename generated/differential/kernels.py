@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  345f4ffb58ffb605
-#   text hash     df2ca85249804a6e
+#   content hash  1eb4a8893d4d0687
+#   text hash     2140d29d65eaef38
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86013a0e8cfcad08
-#   text hash     169779468932f66b
+#   content hash  26d28dc3098d22fb
+#   text hash     04ae2d3e503dc317
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

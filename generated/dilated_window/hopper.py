@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86013a0e8cfcad08
-#   text hash     7bc29a90fb9dc757
+#   content hash  26d28dc3098d22fb
+#   text hash     ac878157244be136
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86013a0e8cfcad08
-#   text hash     157589cd84f538d1
+#   content hash  26d28dc3098d22fb
+#   text hash     4d04f361235c2500
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86013a0e8cfcad08
-#   text hash     9caa23214f6f7063
+#   content hash  26d28dc3098d22fb
+#   text hash     a2dfa5f3117e7af1
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86013a0e8cfcad08
-#   text hash     f3b27fd21c905467
+#   content hash  26d28dc3098d22fb
+#   text hash     5985a89a0bc6bb37
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

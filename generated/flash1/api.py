@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7642ca5eeb9bf5b0
-#   text hash     dc0278cfdef58f0b
+#   content hash  b41b2df041e6cf85
+#   text hash     8382ca0f28e4a79f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

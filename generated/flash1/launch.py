@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7642ca5eeb9bf5b0
-#   text hash     4f87f3a67bd5d9ee
+#   content hash  b41b2df041e6cf85
+#   text hash     543abc2037526b34
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7642ca5eeb9bf5b0
-#   text hash     1b6dfdaf8474b3a0
+#   content hash  b41b2df041e6cf85
+#   text hash     6fb1e23b8048fa85
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7642ca5eeb9bf5b0
-#   text hash     4cbf6d0770bae5ee
+#   content hash  b41b2df041e6cf85
+#   text hash     b4b625c002fe64aa
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

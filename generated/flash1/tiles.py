@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7642ca5eeb9bf5b0
-#   text hash     aad2ed7f7402416f
+#   content hash  b41b2df041e6cf85
+#   text hash     4e6343166e881cee
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  181a767826424db8
-#   text hash     7c9da1f9108a0689
+#   content hash  6b00a86ec5481ef3
+#   text hash     0ee66f48c727b67a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  181a767826424db8
-#   text hash     bed6ea7bc48e514b
+#   content hash  6b00a86ec5481ef3
+#   text hash     e65010f50d54b3a9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  181a767826424db8
-#   text hash     3134a90b15aada0e
+#   content hash  6b00a86ec5481ef3
+#   text hash     dcc3b21ee56d223a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  181a767826424db8
-#   text hash     b671a2a169119827
+#   content hash  6b00a86ec5481ef3
+#   text hash     f8f993a4af5d7061
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

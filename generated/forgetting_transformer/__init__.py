@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81c2db8b7d8a393b
-#   text hash     adbe301ab58b6d6b
+#   content hash  3b79f65425b76e8b
+#   text hash     a568409d6a78d5e9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81c2db8b7d8a393b
-#   text hash     988e09f49d413e62
+#   content hash  3b79f65425b76e8b
+#   text hash     99bfac71e47e8980
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

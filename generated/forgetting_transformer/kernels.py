@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81c2db8b7d8a393b
-#   text hash     4ad556c6f694e924
+#   content hash  3b79f65425b76e8b
+#   text hash     5f11adfb95440b77
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

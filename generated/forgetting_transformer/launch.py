@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81c2db8b7d8a393b
-#   text hash     9ba31fce3d5cb0b2
+#   content hash  3b79f65425b76e8b
+#   text hash     adb28462b2df123a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -84,6 +84,7 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = entries is None and (k.shape[1] - q.shape[1]) % 8 == 0
     cache = runtime.LaunchCache.of(
@@ -141,7 +142,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = in_log_decay_k_sum if dlse is None else in_log_decay_q_sum + in_log_decay_k_sum

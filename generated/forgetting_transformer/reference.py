@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81c2db8b7d8a393b
-#   text hash     a24b1807c81f27b4
+#   content hash  3b79f65425b76e8b
+#   text hash     112843b16deabaac
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

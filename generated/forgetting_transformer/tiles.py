@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81c2db8b7d8a393b
-#   text hash     e9f5a5d42485face
+#   content hash  3b79f65425b76e8b
+#   text hash     3a02f39214609626
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

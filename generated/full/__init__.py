@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bec75bbbf629345
-#   text hash     648de4b5b4482600
+#   content hash  24e4fc7b5e9af619
+#   text hash     4f95f13049838aa7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

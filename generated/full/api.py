@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bec75bbbf629345
-#   text hash     e06e824989b840e1
+#   content hash  24e4fc7b5e9af619
+#   text hash     23ce0dfbbbed5a17
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

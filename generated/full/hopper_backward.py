@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bec75bbbf629345
-#   text hash     9c8f309b111f4d25
+#   content hash  24e4fc7b5e9af619
+#   text hash     661526b12241ffc3
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bec75bbbf629345
-#   text hash     ac8d819103ccee8d
+#   content hash  24e4fc7b5e9af619
+#   text hash     93844e638a153c89
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

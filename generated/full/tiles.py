@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bec75bbbf629345
-#   text hash     f3912687cad24bb1
+#   content hash  24e4fc7b5e9af619
+#   text hash     747aec77f36bc3b2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bec75bbbf629345
-#   text hash     0620437a7f13e60d
+#   content hash  24e4fc7b5e9af619
+#   text hash     36fc16adddb8bca5
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

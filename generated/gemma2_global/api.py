@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f2c279d07e0cffe
-#   text hash     c767fcca8f189b4b
+#   content hash  5e0d9612e265f4b5
+#   text hash     d0cedb2f15710482
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

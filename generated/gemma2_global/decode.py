@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f2c279d07e0cffe
-#   text hash     de447ca69d8d2ba6
+#   content hash  5e0d9612e265f4b5
+#   text hash     dbaf930fd8736bef
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f2c279d07e0cffe
-#   text hash     b23d21d14d31c338
+#   content hash  5e0d9612e265f4b5
+#   text hash     3d5479f7ee5bfcaa
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f2c279d07e0cffe
-#   text hash     4f6eb29fd3812ca6
+#   content hash  5e0d9612e265f4b5
+#   text hash     6f1cf8fef82184b1
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

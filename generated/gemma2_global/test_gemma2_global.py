@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7f2c279d07e0cffe
-#   text hash     335ef1eef0709c69
+#   content hash  5e0d9612e265f4b5
+#   text hash     5f45a35f9e6e9bb5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

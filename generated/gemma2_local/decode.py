@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  111d7242b4d3e6d2
-#   text hash     926404d22810fb50
+#   content hash  76f74982b2b3e53a
+#   text hash     2785699552002c0a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  111d7242b4d3e6d2
-#   text hash     bbf2a392d10c79b8
+#   content hash  76f74982b2b3e53a
+#   text hash     95b958ed388778f9
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  111d7242b4d3e6d2
-#   text hash     a145562cda6e9438
+#   content hash  76f74982b2b3e53a
+#   text hash     15e65f58bd65c12d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

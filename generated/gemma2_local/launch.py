@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  111d7242b4d3e6d2
-#   text hash     b73f4b01e454c19b
+#   content hash  76f74982b2b3e53a
+#   text hash     30f6d607cd5f0360
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

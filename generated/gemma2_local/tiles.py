@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  111d7242b4d3e6d2
-#   text hash     5e6bb4ba73dcd47c
+#   content hash  76f74982b2b3e53a
+#   text hash     8d0ee2a33accf171
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e96cdb0ffe448e75
-#   text hash     66f186bbcca65f77
+#   content hash  2494ce0142170463
+#   text hash     084f91486a22dcb9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e96cdb0ffe448e75
-#   text hash     7c774936a8905620
+#   content hash  2494ce0142170463
+#   text hash     7cd37017928f5754
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

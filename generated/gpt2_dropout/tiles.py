@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e96cdb0ffe448e75
-#   text hash     0d591fc34bc55166
+#   content hash  2494ce0142170463
+#   text hash     426a42b3ad86f508
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e96cdb0ffe448e75
-#   text hash     400135970ba28af1
+#   content hash  2494ce0142170463
+#   text hash     8289c4dc7d254d60
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

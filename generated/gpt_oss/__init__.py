@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b05c79bac813418a
-#   text hash     0a421bb000519ccb
+#   content hash  89c962ecdb5f15ed
+#   text hash     5eca16fc91fea0af
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b05c79bac813418a
-#   text hash     66fd30fa465b016b
+#   content hash  89c962ecdb5f15ed
+#   text hash     6ff6aa47212e819d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b05c79bac813418a
-#   text hash     c2ecd193d7c1105c
+#   content hash  89c962ecdb5f15ed
+#   text hash     375ce137a9cc126c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

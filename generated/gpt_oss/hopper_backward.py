@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b05c79bac813418a
-#   text hash     2fa9030684d0fc2a
+#   content hash  89c962ecdb5f15ed
+#   text hash     2b247fa384eb7e0d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b05c79bac813418a
-#   text hash     ca98c057f0b93eca
+#   content hash  89c962ecdb5f15ed
+#   text hash     245d562087d1d66e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -95,6 +95,7 @@ def _differentiate(
             dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)
         return *gradients, dsinks
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, sinks, out, dout, lse.data_ptr() % 16,
         dlse is None, *wanted,
@@ -106,7 +107,9 @@ def _differentiate(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
         dk, dv,
     ):  # fmt: skip
-        return (*gradients, _sink_gradient(sinks, lse, delta) if wanted[-1] else q.new_empty(0))
+        if wanted[-1]:
+            gradients[-1] = _sink_gradient(sinks, lse, delta)
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
@@ -143,7 +146,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[-1]:
         gradients[-1] = _sink_gradient(sinks, lse, delta)
     return tuple(gradients)

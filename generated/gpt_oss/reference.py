@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b05c79bac813418a
-#   text hash     9dd963e842530c44
+#   content hash  89c962ecdb5f15ed
+#   text hash     df1bd33e86331f92
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

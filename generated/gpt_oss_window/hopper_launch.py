@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9db996fe9bb70601
-#   text hash     d2189d50df3f68b8
+#   content hash  f62304122f0a5bfe
+#   text hash     0f022897320fb3d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9db996fe9bb70601
-#   text hash     b1c27e35671dd5c7
+#   content hash  f62304122f0a5bfe
+#   text hash     30aa072052647b85
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9db996fe9bb70601
-#   text hash     a69a46c0405b00a5
+#   content hash  f62304122f0a5bfe
+#   text hash     c951721a2d0da8d0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

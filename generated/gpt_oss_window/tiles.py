@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9db996fe9bb70601
-#   text hash     38e846e12466b50d
+#   content hash  f62304122f0a5bfe
+#   text hash     3d6677fca6bf3236
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1de2f2c245b85
-#   text hash     34a6081d2baa3d0c
+#   content hash  7d741b260330143e
+#   text hash     3e4b33cff35a3004
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1de2f2c245b85
-#   text hash     191f2e48e49a967a
+#   content hash  7d741b260330143e
+#   text hash     838c59fb06658b62
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -79,6 +79,7 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_decay, in_width))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_decay, in_width, out, dout, lse.data_ptr() % 16, dlse is None,
         *wanted,
@@ -86,6 +87,11 @@ def _differentiate(
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if entries is None and not any(wanted[3:5]) and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_decay, in_width, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
     in_decay_sum = None
@@ -128,7 +134,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         total = in_decay_sum
         gradients[3] = total.sum((0, 2)).sum_to_size(in_decay.shape).to(in_decay.dtype)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1de2f2c245b85
-#   text hash     8405a2739326ef64
+#   content hash  7d741b260330143e
+#   text hash     1de74f60b9e3baaa
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88c1de2f2c245b85
-#   text hash     c5948c3bcc1e9f82
+#   content hash  7d741b260330143e
+#   text hash     042ea7c6a8a9f784
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

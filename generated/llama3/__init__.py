@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ff8a7109cf623688
-#   text hash     2d3366f334fb71e4
+#   content hash  093f43e87ef5d0b1
+#   text hash     361c1e96a2606a1c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ff8a7109cf623688
-#   text hash     35e1933772a13307
+#   content hash  093f43e87ef5d0b1
+#   text hash     43029040856eb77d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

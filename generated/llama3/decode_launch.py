@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ff8a7109cf623688
-#   text hash     2374b43a8b7928b1
+#   content hash  093f43e87ef5d0b1
+#   text hash     81da9328362db073
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ff8a7109cf623688
-#   text hash     ae6abab706b6559b
+#   content hash  093f43e87ef5d0b1
+#   text hash     d5058e19cb6b42f0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

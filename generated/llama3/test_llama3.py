@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ff8a7109cf623688
-#   text hash     7c9cffd7b04ec1f4
+#   content hash  093f43e87ef5d0b1
+#   text hash     ae041079edf8981d
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

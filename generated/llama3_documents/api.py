@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e1c434b726a53da
-#   text hash     faa3fb0706f3a735
+#   content hash  68223b083ae946de
+#   text hash     819cb76973cd7c25
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e1c434b726a53da
-#   text hash     1cba380f2d7ba1f5
+#   content hash  68223b083ae946de
+#   text hash     b4aeb61bc7c95162
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

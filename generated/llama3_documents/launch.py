@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e1c434b726a53da
-#   text hash     b87a2cd19d71d39a
+#   content hash  68223b083ae946de
+#   text hash     1edbc2f78fc42a52
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e1c434b726a53da
-#   text hash     1b1496c73a7667d7
+#   content hash  68223b083ae946de
+#   text hash     c418a39145dc55ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

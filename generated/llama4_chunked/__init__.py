@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  72123c9b88a54068
-#   text hash     38d6cdf6d3e49f6e
+#   content hash  001dab9474638327
+#   text hash     ff973a2d295cb89a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

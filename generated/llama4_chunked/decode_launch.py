@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  72123c9b88a54068
-#   text hash     0d89e9cf2ed331ac
+#   content hash  001dab9474638327
+#   text hash     9e8f7e57858d4352
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

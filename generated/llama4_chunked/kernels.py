@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  72123c9b88a54068
-#   text hash     5df31b90f4abd700
+#   content hash  001dab9474638327
+#   text hash     a7ad1f40b7d12810
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

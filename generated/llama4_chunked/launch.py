@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  72123c9b88a54068
-#   text hash     b5005b47011a0a48
+#   content hash  001dab9474638327
+#   text hash     04ce9203a8419433
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

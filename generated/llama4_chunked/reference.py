@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  72123c9b88a54068
-#   text hash     d3ba7095c482e224
+#   content hash  001dab9474638327
+#   text hash     3983e425ee108c44
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

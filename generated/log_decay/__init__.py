@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a24fcf0aca7c453
-#   text hash     1c3687b6971b3904
+#   content hash  f3856a7afa20dfe7
+#   text hash     3d37a0419620f53d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a24fcf0aca7c453
-#   text hash     8d3ec165a0e2061b
+#   content hash  f3856a7afa20dfe7
+#   text hash     7e4ce71ec016a4cb
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

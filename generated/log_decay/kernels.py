@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a24fcf0aca7c453
-#   text hash     97d2c771987b7de2
+#   content hash  f3856a7afa20dfe7
+#   text hash     c7aaab314f231191
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

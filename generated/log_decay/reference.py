@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a24fcf0aca7c453
-#   text hash     ec8052be06a1ca61
+#   content hash  f3856a7afa20dfe7
+#   text hash     dfdcd9de9bc7b3e5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a24fcf0aca7c453
-#   text hash     e2527c7ab12ce025
+#   content hash  f3856a7afa20dfe7
+#   text hash     8d3e170e7e29326e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

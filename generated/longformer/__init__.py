@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  811b488876ea10ae
-#   text hash     bfc57acaeebe3565
+#   content hash  f8a10924821f52dd
+#   text hash     655f31223eebb54b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

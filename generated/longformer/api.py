@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  811b488876ea10ae
-#   text hash     5ab39e92aa6646f6
+#   content hash  f8a10924821f52dd
+#   text hash     a314d824bebb4ec8
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

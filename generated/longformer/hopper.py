@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  811b488876ea10ae
-#   text hash     5e6c9e2c16c04db2
+#   content hash  f8a10924821f52dd
+#   text hash     982f7f64350932c8
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

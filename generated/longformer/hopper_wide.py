@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  811b488876ea10ae
-#   text hash     78951cbe888374c0
+#   content hash  f8a10924821f52dd
+#   text hash     db5366ab22f8a5d2
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

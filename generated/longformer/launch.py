@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  811b488876ea10ae
-#   text hash     28a12fff8ef56e24
+#   content hash  f8a10924821f52dd
+#   text hash     c3ca49da0d9edac4
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

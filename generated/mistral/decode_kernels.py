@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5cb883ba7e1f132
-#   text hash     aa92333d36082fc6
+#   content hash  d7def9af012e8462
+#   text hash     ab6c7ea53495115f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

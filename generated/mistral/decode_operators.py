@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5cb883ba7e1f132
-#   text hash     ecb7115b32bad079
+#   content hash  d7def9af012e8462
+#   text hash     c87158e6eb09e06c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

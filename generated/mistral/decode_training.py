@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5cb883ba7e1f132
-#   text hash     8330000332c3279e
+#   content hash  d7def9af012e8462
+#   text hash     cd1487ba560dacb2
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

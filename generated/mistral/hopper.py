@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5cb883ba7e1f132
-#   text hash     4f7f81b0af168f27
+#   content hash  d7def9af012e8462
+#   text hash     6cfb8de4152a3236
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

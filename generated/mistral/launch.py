@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5cb883ba7e1f132
-#   text hash     7a6336fcd913380d
+#   content hash  d7def9af012e8462
+#   text hash     90176fd08286bed0
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

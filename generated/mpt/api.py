@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b1daed3b6d92be0
-#   text hash     d5af197a61cc1090
+#   content hash  06ecea529a3d21ba
+#   text hash     a32ccca7249e46b4
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

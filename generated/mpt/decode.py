@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b1daed3b6d92be0
-#   text hash     2c504f85e84cabb4
+#   content hash  06ecea529a3d21ba
+#   text hash     89889bf5c0e5c7ba
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

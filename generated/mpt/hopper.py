@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b1daed3b6d92be0
-#   text hash     113eab9b45fe6289
+#   content hash  06ecea529a3d21ba
+#   text hash     a5b1ffc2b98ad686
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

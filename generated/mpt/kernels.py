@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b1daed3b6d92be0
-#   text hash     908a274696caef66
+#   content hash  06ecea529a3d21ba
+#   text hash     9e1ae4c91dd2b74a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b1daed3b6d92be0
-#   text hash     9568ae678c0e21b0
+#   content hash  06ecea529a3d21ba
+#   text hash     3d569ab55b77fc02
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -80,6 +80,7 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_slopes))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_prefix_len, in_slopes, out, dout, lse.data_ptr() % 16, dlse is None,
         *wanted,
@@ -87,6 +88,11 @@ def _differentiate(
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
+    if entries is None and not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_prefix_len, in_slopes, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
     in_slopes_sum = None
@@ -126,7 +132,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         total = in_slopes_sum
         gradients[3] = total.sum((0, 2)).sum_to_size(in_slopes.shape).to(in_slopes.dtype)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b1daed3b6d92be0
-#   text hash     990ea98c6c03cfa1
+#   content hash  06ecea529a3d21ba
+#   text hash     fe94ccda5c75cab3
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -77,15 +77,23 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries
+# a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
+    "backward": {
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
+    },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
+    "backward": {64: (1024,), 128: (1024,), 256: (1024,)},
+}

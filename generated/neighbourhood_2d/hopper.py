@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  23d76a6c61aede69
-#   text hash     e3748f97fe1f9e5c
+#   content hash  c232337efb0a20a7
+#   text hash     74352d8736e10c2d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

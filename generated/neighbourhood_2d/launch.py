@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  23d76a6c61aede69
-#   text hash     7c3b869e2bde500a
+#   content hash  c232337efb0a20a7
+#   text hash     0583cf607d34c538
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  23d76a6c61aede69
-#   text hash     17fc2456f1254c38
+#   content hash  c232337efb0a20a7
+#   text hash     0a1328b70861e6a8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  23d76a6c61aede69
-#   text hash     bad766f498564d0d
+#   content hash  c232337efb0a20a7
+#   text hash     c6b8fc5fb661db6b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  23d76a6c61aede69
-#   text hash     55cec874fc67960a
+#   content hash  c232337efb0a20a7
+#   text hash     f38d8370de7d35b7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

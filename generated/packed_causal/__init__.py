@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  808e8778d0fe57c2
-#   text hash     44a1c6907dde0124
+#   content hash  95082fd9e53d439b
+#   text hash     feb0fb14f688baae
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

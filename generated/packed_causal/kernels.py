@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  808e8778d0fe57c2
-#   text hash     97ec8c28846b6358
+#   content hash  95082fd9e53d439b
+#   text hash     9e8b450dae852c3b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

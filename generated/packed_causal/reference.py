@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  808e8778d0fe57c2
-#   text hash     8695fc0aec9f6f2a
+#   content hash  95082fd9e53d439b
+#   text hash     72d472b9e11e1cb5
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  808e8778d0fe57c2
-#   text hash     ad0c2f2751586356
+#   content hash  95082fd9e53d439b
+#   text hash     c6f495852bd83d02
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

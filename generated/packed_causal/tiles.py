@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  808e8778d0fe57c2
-#   text hash     8d15b00f417d8264
+#   content hash  95082fd9e53d439b
+#   text hash     65768fa4f10d68e9
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

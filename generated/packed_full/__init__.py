@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  620bf728f5bb4aff
-#   text hash     de0a16b5314258b3
+#   content hash  bcfefbd44885f1e9
+#   text hash     1835462782410d2b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

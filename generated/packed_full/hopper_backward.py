@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  620bf728f5bb4aff
-#   text hash     8443daf63fdf5662
+#   content hash  bcfefbd44885f1e9
+#   text hash     0d5d055ea7dfa0d9
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

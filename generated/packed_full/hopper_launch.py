@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  620bf728f5bb4aff
-#   text hash     bd60d57477b05731
+#   content hash  bcfefbd44885f1e9
+#   text hash     6c1502cf93912afb
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  620bf728f5bb4aff
-#   text hash     9c5f7843a52d6ee7
+#   content hash  bcfefbd44885f1e9
+#   text hash     1563917fc11cbc01
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

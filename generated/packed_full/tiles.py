@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  620bf728f5bb4aff
-#   text hash     7423a4b2104ec558
+#   content hash  bcfefbd44885f1e9
+#   text hash     25da064cb657fbc5
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

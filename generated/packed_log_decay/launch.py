@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5874a038736f697a
-#   text hash     77e06ac37a1207d8
+#   content hash  eede6f334046b9fc
+#   text hash     a4ec20faa53eeb68
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -94,6 +94,7 @@ def _differentiate(
     if 0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1):
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()
     cache = runtime.LaunchCache.of(
@@ -145,7 +146,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, max_seqlen_k)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = in_log_decay_k_sum if dlse is None else in_log_decay_q_sum + in_log_decay_k_sum

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5874a038736f697a
-#   text hash     b105e063c03c603f
+#   content hash  eede6f334046b9fc
+#   text hash     90f57b8f9fafe6f2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5874a038736f697a
-#   text hash     26aeb962651703ad
+#   content hash  eede6f334046b9fc
+#   text hash     5a9a5174b2be9fca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba571ce3db72db35
-#   text hash     6c3d53967adae7bf
+#   content hash  6b3cb6f88287c965
+#   text hash     efdc239428403977
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

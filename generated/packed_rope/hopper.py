@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba571ce3db72db35
-#   text hash     3e9f1027082e9604
+#   content hash  6b3cb6f88287c965
+#   text hash     cf06527a4a718bbe
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba571ce3db72db35
-#   text hash     54d7feb0e5a6d533
+#   content hash  6b3cb6f88287c965
+#   text hash     e04b961c6648b6c1
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba571ce3db72db35
-#   text hash     6f4954a29cad50fb
+#   content hash  6b3cb6f88287c965
+#   text hash     912c4aec210d5626
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba571ce3db72db35
-#   text hash     bd2f2a65a16e54b6
+#   content hash  6b3cb6f88287c965
+#   text hash     67a71d60ebbb1ad2
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a00660b2d2b78772
-#   text hash     a10760767e66d9a2
+#   content hash  f8319dd3fb79eccb
+#   text hash     a24dd861f524cf99
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a00660b2d2b78772
-#   text hash     8a0376f3d19905ef
+#   content hash  f8319dd3fb79eccb
+#   text hash     2f459357340f9834
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a00660b2d2b78772
-#   text hash     86e0db64a2b31cca
+#   content hash  f8319dd3fb79eccb
+#   text hash     a013d688513f603f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a00660b2d2b78772
-#   text hash     13d069d7182edefd
+#   content hash  f8319dd3fb79eccb
+#   text hash     25ab748beee5872e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -79,6 +79,7 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_bias))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_bias, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
@@ -139,7 +140,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_in_bias", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         total = in_bias_qk_sum
         gradients[3] = total.sum_to_size(in_bias.shape).to(in_bias.dtype)

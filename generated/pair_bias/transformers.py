@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a00660b2d2b78772
-#   text hash     8c151d9527466d93
+#   content hash  f8319dd3fb79eccb
+#   text hash     b93642159164cec6
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

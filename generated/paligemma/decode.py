@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c6fdea224ae94549
-#   text hash     3b35fbeec8e7d1f9
+#   content hash  0877a28e0f260fb2
+#   text hash     36e693d8f6713b2e
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

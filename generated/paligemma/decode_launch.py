@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c6fdea224ae94549
-#   text hash     b27df1fd2cfb98ef
+#   content hash  0877a28e0f260fb2
+#   text hash     78e334a9a9a188b8
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

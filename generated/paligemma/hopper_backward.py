@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c6fdea224ae94549
-#   text hash     6973148b9a248283
+#   content hash  0877a28e0f260fb2
+#   text hash     83ddda5c5e3f5f7c
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

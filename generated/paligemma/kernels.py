@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c6fdea224ae94549
-#   text hash     f19a0392aff7e695
+#   content hash  0877a28e0f260fb2
+#   text hash     e88cf0e34a86e844
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c6fdea224ae94549
-#   text hash     2c6075aa711b9bec
+#   content hash  0877a28e0f260fb2
+#   text hash     05145b1b34dfacbb
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

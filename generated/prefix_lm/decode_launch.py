@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  038e9124242b8274
-#   text hash     dae8aecfd8c95a95
+#   content hash  e1009d1d754ac412
+#   text hash     845a81e9dfb97c83
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  038e9124242b8274
-#   text hash     d046d1cdc2c3e78d
+#   content hash  e1009d1d754ac412
+#   text hash     7c1dec19a579c338
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  038e9124242b8274
-#   text hash     23d4ce10fba439a2
+#   content hash  e1009d1d754ac412
+#   text hash     7a956e40902b9aa6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  038e9124242b8274
-#   text hash     4b7e1f1a40dfb7a0
+#   content hash  e1009d1d754ac412
+#   text hash     9a5e6a718a680f8b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

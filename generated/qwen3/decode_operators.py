@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92c5bf1521ef3f09
-#   text hash     1384d6bd0d510776
+#   content hash  49de5fea4cd70705
+#   text hash     daa0a2c085b6bf4f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92c5bf1521ef3f09
-#   text hash     f41ca09d6b4849cd
+#   content hash  49de5fea4cd70705
+#   text hash     b0e3033975a45f1b
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92c5bf1521ef3f09
-#   text hash     4726ce0ec55ecc05
+#   content hash  49de5fea4cd70705
+#   text hash     b3b5b33eb49edf37
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92c5bf1521ef3f09
-#   text hash     9f19dc11af4fd3a6
+#   content hash  49de5fea4cd70705
+#   text hash     a5599b2e36b363dc
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

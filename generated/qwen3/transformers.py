@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92c5bf1521ef3f09
-#   text hash     1ae5fee2aa91b0d4
+#   content hash  49de5fea4cd70705
+#   text hash     6d9ff24b29f0f1ef
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

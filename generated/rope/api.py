@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c376311ee590893
-#   text hash     5661d2519c0a84f6
+#   content hash  af0500df90f0bd4c
+#   text hash     cd7959afd4aaa9ee
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c376311ee590893
-#   text hash     2fdf2fcc58588a9b
+#   content hash  af0500df90f0bd4c
+#   text hash     d6e6ff5a37b7dfcd
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c376311ee590893
-#   text hash     d3997ca1a7549bea
+#   content hash  af0500df90f0bd4c
+#   text hash     bdc83d1cb5d29a95
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

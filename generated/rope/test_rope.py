@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c376311ee590893
-#   text hash     c2c0a5ce82a23c32
+#   content hash  af0500df90f0bd4c
+#   text hash     84342685c41aee53
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

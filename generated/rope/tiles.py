@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c376311ee590893
-#   text hash     d63240f6d0ea3108
+#   content hash  af0500df90f0bd4c
+#   text hash     8c629ffc397a9373
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9547780fcf5479c6
-#   text hash     fcdd3293f4b9cda8
+#   content hash  a3a7bcf0a7c0481a
+#   text hash     28b8f88ccee6f785
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9547780fcf5479c6
-#   text hash     4d7b3961b2ed9c19
+#   content hash  a3a7bcf0a7c0481a
+#   text hash     a7c2d78fd7d38f8b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

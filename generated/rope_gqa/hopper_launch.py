@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9547780fcf5479c6
-#   text hash     1ab4988be146d35f
+#   content hash  a3a7bcf0a7c0481a
+#   text hash     944f046d1bc2a1ec
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

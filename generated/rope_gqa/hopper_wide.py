@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9547780fcf5479c6
-#   text hash     2f9bd4c476b0d371
+#   content hash  a3a7bcf0a7c0481a
+#   text hash     d9a522de6223cbbf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9547780fcf5479c6
-#   text hash     a380f41fdf608af0
+#   content hash  a3a7bcf0a7c0481a
+#   text hash     d08fe3a9634da51a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65005416c17bfaf1
-#   text hash     930d328d890f41f2
+#   content hash  3d70b40b4b90dce1
+#   text hash     761817c9cf27f8b6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65005416c17bfaf1
-#   text hash     5f44a90d49512c95
+#   content hash  3d70b40b4b90dce1
+#   text hash     d301e282687c1205
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65005416c17bfaf1
-#   text hash     32215ccc58d30eb3
+#   content hash  3d70b40b4b90dce1
+#   text hash     6ebaab93a21c4e51
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

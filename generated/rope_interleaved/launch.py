@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65005416c17bfaf1
-#   text hash     22e55c1e3d5138e8
+#   content hash  3d70b40b4b90dce1
+#   text hash     531c32f57fce0dbe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65005416c17bfaf1
-#   text hash     cf7fb91412b14041
+#   content hash  3d70b40b4b90dce1
+#   text hash     3d8414ab559f12e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

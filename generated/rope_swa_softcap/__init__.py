@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a238731327d105c
-#   text hash     73a810f4e43fded2
+#   content hash  f931d924dcf1c097
+#   text hash     f367f4954963d4e1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a238731327d105c
-#   text hash     2526105f25a84fd2
+#   content hash  f931d924dcf1c097
+#   text hash     6ee2c16666dd7fc5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

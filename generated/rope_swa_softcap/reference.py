@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a238731327d105c
-#   text hash     14be6b653b976f94
+#   content hash  f931d924dcf1c097
+#   text hash     2ef9dfed9d649a9d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

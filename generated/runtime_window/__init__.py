@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3afebf856af34cff
-#   text hash     d4b5d17b57f0dbc3
+#   content hash  ccddb44a05d7b1cc
+#   text hash     4ac2d545b03a353b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3afebf856af34cff
-#   text hash     950fd658d790076a
+#   content hash  ccddb44a05d7b1cc
+#   text hash     6f736ddd870c7318
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

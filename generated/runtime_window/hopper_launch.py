@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3afebf856af34cff
-#   text hash     fd9551ffeec39ef1
+#   content hash  ccddb44a05d7b1cc
+#   text hash     2cc219862e4e2d63
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3afebf856af34cff
-#   text hash     9f0ea3b7a89045a3
+#   content hash  ccddb44a05d7b1cc
+#   text hash     e7aae7ae50050734
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

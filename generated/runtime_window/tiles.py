@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3afebf856af34cff
-#   text hash     5f28cb2300ad53d5
+#   content hash  ccddb44a05d7b1cc
+#   text hash     113fa6dca60c75da
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

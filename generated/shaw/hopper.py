@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ea95f0c3a7a6f97d
-#   text hash     3f728baa94ba23ac
+#   content hash  a52cbcf40175c7c7
+#   text hash     125dadcdbadf8541
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

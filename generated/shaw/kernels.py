@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ea95f0c3a7a6f97d
-#   text hash     df555c8f37c17348
+#   content hash  a52cbcf40175c7c7
+#   text hash     f8690da857db1556
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

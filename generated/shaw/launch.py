@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ea95f0c3a7a6f97d
-#   text hash     5fee66d47516c490
+#   content hash  a52cbcf40175c7c7
+#   text hash     30883f0101254852
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -81,6 +81,7 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_distance_score))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_distance_score, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
     )  # fmt: skip
@@ -125,7 +126,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         total = in_distance_score_at_sum
         gradients[3] = total.sum_to_size(in_distance_score.shape).to(in_distance_score.dtype)

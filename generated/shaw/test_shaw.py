@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ea95f0c3a7a6f97d
-#   text hash     93572e14d555c8ae
+#   content hash  a52cbcf40175c7c7
+#   text hash     46cfe5103e1d414a
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

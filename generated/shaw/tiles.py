@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ea95f0c3a7a6f97d
-#   text hash     58708b7365c092ed
+#   content hash  a52cbcf40175c7c7
+#   text hash     2058ca55653ed951
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5fddd72d27e71ba6
-#   text hash     2c77b17bf914050e
+#   content hash  86e6bb8cbf0a3ce6
+#   text hash     03abaf09f8408823
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

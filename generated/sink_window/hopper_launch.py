@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5fddd72d27e71ba6
-#   text hash     44733546d15114a1
+#   content hash  86e6bb8cbf0a3ce6
+#   text hash     2a2793336f776bfd
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

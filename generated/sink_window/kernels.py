@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5fddd72d27e71ba6
-#   text hash     22d21c3b4459a0ef
+#   content hash  86e6bb8cbf0a3ce6
+#   text hash     db65ffa0aa35d1a8
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

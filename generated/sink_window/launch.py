@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5fddd72d27e71ba6
-#   text hash     4051c455a514d167
+#   content hash  86e6bb8cbf0a3ce6
+#   text hash     90e58ab694103509
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -85,6 +85,7 @@ def _differentiate(
             dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)
         return *gradients, dsinks
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, sinks, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
         reach=max(0, in_window - 1),
@@ -95,7 +96,9 @@ def _differentiate(
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_window, scale, out, lse, dout, dlse, delta, dq, dk, dv,
     ):  # fmt: skip
-        return (*gradients, _sink_gradient(sinks, lse, delta) if wanted[-1] else q.new_empty(0))
+        if wanted[-1]:
+            gradients[-1] = _sink_gradient(sinks, lse, delta)
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
@@ -132,7 +135,6 @@ def _differentiate(
             )  # fmt: skip
 
         runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
-    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[-1]:
         gradients[-1] = _sink_gradient(sinks, lse, delta)
     return tuple(gradients)

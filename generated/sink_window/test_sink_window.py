@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5fddd72d27e71ba6
-#   text hash     5ed9e3024ade886d
+#   content hash  86e6bb8cbf0a3ce6
+#   text hash     8b228e3be4ec7d88
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

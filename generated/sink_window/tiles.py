@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5fddd72d27e71ba6
-#   text hash     b0c73df6c0a7003d
+#   content hash  86e6bb8cbf0a3ce6
+#   text hash     130909e6edde1d64
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5768d646704615d0
-#   text hash     824e59751f2d5832
+#   content hash  3487346ea91ff686
+#   text hash     770a75b04ed475ff
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

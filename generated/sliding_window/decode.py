@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5768d646704615d0
-#   text hash     e63edb7d43f6e32b
+#   content hash  3487346ea91ff686
+#   text hash     48715835ac50d12a
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

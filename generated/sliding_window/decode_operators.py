@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5768d646704615d0
-#   text hash     5b80b677b11cf0a8
+#   content hash  3487346ea91ff686
+#   text hash     58580c1debddc611
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

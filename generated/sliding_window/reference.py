@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5768d646704615d0
-#   text hash     7a0ae71f3254ea6b
+#   content hash  3487346ea91ff686
+#   text hash     3e68fb9ae2445679
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5768d646704615d0
-#   text hash     b57979326616b6d7
+#   content hash  3487346ea91ff686
+#   text hash     439bce412612efc7
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

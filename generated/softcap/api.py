@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a24521842db89bac
-#   text hash     e60173533fac8638
+#   content hash  e93ebb2b13516082
+#   text hash     8ee8592b3695362b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a24521842db89bac
-#   text hash     404eb1abfc4068a4
+#   content hash  e93ebb2b13516082
+#   text hash     71790a96542196b6
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

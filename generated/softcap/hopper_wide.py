@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a24521842db89bac
-#   text hash     d9a9d3983f82a7cc
+#   content hash  e93ebb2b13516082
+#   text hash     aeaa961fc0d666ed
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

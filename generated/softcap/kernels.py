@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a24521842db89bac
-#   text hash     e3853abc974fb6ca
+#   content hash  e93ebb2b13516082
+#   text hash     f967bc1c8dc0100e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a24521842db89bac
-#   text hash     41a439bbe584cf1c
+#   content hash  e93ebb2b13516082
+#   text hash     3159d265187da0fd
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

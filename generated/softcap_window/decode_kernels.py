@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ec5924b9d5f7ae8
-#   text hash     72ee6e738a8bfe7b
+#   content hash  601bea47f744bdd5
+#   text hash     0f0ff6ef031b6c1e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

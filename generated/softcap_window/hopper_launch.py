@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ec5924b9d5f7ae8
-#   text hash     131061c12a0fdc54
+#   content hash  601bea47f744bdd5
+#   text hash     01492579617e1d80
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

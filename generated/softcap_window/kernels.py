@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ec5924b9d5f7ae8
-#   text hash     93133eeedc6d9a56
+#   content hash  601bea47f744bdd5
+#   text hash     7af85823d4a6a4f9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

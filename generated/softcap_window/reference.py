@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ec5924b9d5f7ae8
-#   text hash     6495853bdcfa3ce0
+#   content hash  601bea47f744bdd5
+#   text hash     d54ac9aa5a07e8e9
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ec5924b9d5f7ae8
-#   text hash     9e8cce7aac7de93d
+#   content hash  601bea47f744bdd5
+#   text hash     31175c59cb19fa71
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e74a8fa557771e7a
-#   text hash     0e7c0677897f4e99
+#   content hash  163876a8ff925890
+#   text hash     7da7b1215fbd5648
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

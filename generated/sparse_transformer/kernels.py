@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e74a8fa557771e7a
-#   text hash     042e96291a6930dd
+#   content hash  163876a8ff925890
+#   text hash     e4870198f0bf839a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

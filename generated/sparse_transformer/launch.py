@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e74a8fa557771e7a
-#   text hash     b97c84d9156a36fd
+#   content hash  163876a8ff925890
+#   text hash     710811ced75199bb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

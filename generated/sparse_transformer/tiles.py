@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e74a8fa557771e7a
-#   text hash     e8d221a647aac7f2
+#   content hash  163876a8ff925890
+#   text hash     5b1ab7fa966c2dbf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

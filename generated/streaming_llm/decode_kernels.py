@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b2efea5a6ca4846
-#   text hash     6a9e8f1b7d885447
+#   content hash  1c6fb039cdcbe6ef
+#   text hash     36fa5900f7d24f89
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

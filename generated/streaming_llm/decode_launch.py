@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b2efea5a6ca4846
-#   text hash     35fd696782d47cac
+#   content hash  1c6fb039cdcbe6ef
+#   text hash     8cb448b3c526740a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b2efea5a6ca4846
-#   text hash     d1eca7a3b5f72a04
+#   content hash  1c6fb039cdcbe6ef
+#   text hash     729dec21a9792125
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b2efea5a6ca4846
-#   text hash     4bacd66b7b988616
+#   content hash  1c6fb039cdcbe6ef
+#   text hash     0fa41e3a1bda35cd
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

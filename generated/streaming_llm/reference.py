@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b2efea5a6ca4846
-#   text hash     93876e8668ab8efb
+#   content hash  1c6fb039cdcbe6ef
+#   text hash     ad45cde00fab7ec6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

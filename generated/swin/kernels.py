@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  52264f27b146e23e
-#   text hash     37d8ee0ac182b6bb
+#   content hash  2687d0a8e6cf5555
+#   text hash     1ae417bbea4250c8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  52264f27b146e23e
-#   text hash     fab9afbd7c58e207
+#   content hash  2687d0a8e6cf5555
+#   text hash     b6f2f7b696d717e6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  52264f27b146e23e
-#   text hash     f42f0a0149642d2e
+#   content hash  2687d0a8e6cf5555
+#   text hash     a37db420b8361ddd
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -77,15 +77,20 @@ TILES_FP32 = {
 }
 
 # float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries
+# a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 64, 8, 3)},
         128: {0: (128, 64, 8, 3)},
         256: {0: (128, 64, 8, 2)},
     },
+    "backward": {
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
+    },
 }
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (0,), 128: (0,), 256: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d119797007b29fc
-#   text hash     8fb2be5d753a214b
+#   content hash  fea8f344d1845433
+#   text hash     6b0f26e648eb863a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

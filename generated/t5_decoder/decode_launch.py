@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d119797007b29fc
-#   text hash     efa0f9991ae7ec27
+#   content hash  fea8f344d1845433
+#   text hash     28e6cea533d70c60
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d119797007b29fc
-#   text hash     33378f9f5367ddd6
+#   content hash  fea8f344d1845433
+#   text hash     73470a3507814a0b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8d9a66f262738baa
-#   text hash     6ea7bfbff7be8583
+#   content hash  c10747bbfb85e3b4
+#   text hash     0ab8c6302d461ee6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8d9a66f262738baa
-#   text hash     07f1321d1cb6d015
+#   content hash  c10747bbfb85e3b4
+#   text hash     a13ec3a4b972e670
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

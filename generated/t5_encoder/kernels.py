@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8d9a66f262738baa
-#   text hash     884abde57db16cf0
+#   content hash  c10747bbfb85e3b4
+#   text hash     4bcaf1584814245a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8d9a66f262738baa
-#   text hash     ec072a6a849568e0
+#   content hash  c10747bbfb85e3b4
+#   text hash     52dab86cbdd7a4ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

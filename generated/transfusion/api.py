@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8854bcbfc1057c5b
-#   text hash     38b689de779bd342
+#   content hash  0b11f0c8e608c0a0
+#   text hash     da7c3d23b1f19b14
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8854bcbfc1057c5b
-#   text hash     f393dd66af297cc6
+#   content hash  0b11f0c8e608c0a0
+#   text hash     01d5da67fa16fe52
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

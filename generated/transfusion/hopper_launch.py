@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8854bcbfc1057c5b
-#   text hash     dfb4a7e2d638eac2
+#   content hash  0b11f0c8e608c0a0
+#   text hash     fbec1b5f4d8210f7
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

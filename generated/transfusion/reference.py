@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8854bcbfc1057c5b
-#   text hash     0fad0e0330714913
+#   content hash  0b11f0c8e608c0a0
+#   text hash     3c417150c910b362
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

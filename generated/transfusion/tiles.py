@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8854bcbfc1057c5b
-#   text hash     9749d3005af27997
+#   content hash  0b11f0c8e608c0a0
+#   text hash     fbbce77c3069810e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe5773cf8974efd
-#   text hash     376f1afb51da2462
+#   content hash  e4399d080ed0313b
+#   text hash     2e64c2be0836c945
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe5773cf8974efd
-#   text hash     343a92c76b0e45c8
+#   content hash  e4399d080ed0313b
+#   text hash     1b5751c7713c1c50
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe5773cf8974efd
-#   text hash     5f99bc5a902bbbc7
+#   content hash  e4399d080ed0313b
+#   text hash     48e794a44cd6f668
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

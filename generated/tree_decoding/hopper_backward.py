@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe5773cf8974efd
-#   text hash     a14868eacd688557
+#   content hash  e4399d080ed0313b
+#   text hash     f847a73c7ed6c960
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -278,17 +278,12 @@ def work(
                 )  # fmt: skip
                 # a short tile at the end takes a mask
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-                for i in tl.range(full_last, last):
+                for i in tl.range(first, last):
                     q_start = i * BLOCK_M
+                    mixed = i >= full_last
                     at, dk, dv = accumulate(
                         at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                        STAGES, SCORES, OUT, WORKER, mixed=True
-                    )  # fmt: skip
-                for i in tl.range(full_first, full_last):
-                    q_start = i * BLOCK_M
-                    at, dk, dv = accumulate(
-                        at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                        STAGES, SCORES, OUT, WORKER, mixed=False
+                        STAGES, SCORES, OUT, WORKER, mixed=mixed
                     )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
@@ -382,15 +377,7 @@ def load_tiles(
             first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-                # a short tile at the end takes a mask
-                full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-                for i in tl.range(full_last, last):
-                    q_start = i * BLOCK_M
-                    at = load_queries(
-                        at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
-                        STAGES
-                    )  # fmt: skip
-                for i in tl.range(full_first, full_last):
+                for i in tl.range(first, last):
                     q_start = i * BLOCK_M
                     at = load_queries(
                         at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,

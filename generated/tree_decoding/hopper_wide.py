@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe5773cf8974efd
-#   text hash     d4a066490ebcc982
+#   content hash  e4399d080ed0313b
+#   text hash     ca33c7be57d28d25
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -249,15 +249,11 @@ def make_dv(
             )  # fmt: skip
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
+            for i in tl.range(first, last):
                 q_start = i * BLOCK_M
+                mixed = i >= full_last
                 at, dv = weigh(
-                    at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=True
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
-                q_start = i * BLOCK_M
-                at, dv = weigh(
-                    at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=False
+                    at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=mixed
                 )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it
@@ -299,13 +295,7 @@ def make_dk(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
-                at, dk, dk_rest = derive(
-                    at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
+            for i in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
                 )  # fmt: skip
@@ -343,14 +333,7 @@ def make_dq(
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
                 tl.int32
             )
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
-                q_start = i * BLOCK_M
-                at = spread(
-                    at, sum_tile + q_start // 64 * ((D + 63) // 64), k_tile, exchange, dq_sum_ptr, D, BLOCK_M
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
+            for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = spread(
                     at, sum_tile + q_start // 64 * ((D + 63) // 64), k_tile, exchange, dq_sum_ptr, D, BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe5773cf8974efd
-#   text hash     5bc8cd57cd66f096
+#   content hash  e4399d080ed0313b
+#   text hash     7bb3dc55f80f5ee3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe5773cf8974efd
-#   text hash     4a1306938a88eb1d
+#   content hash  e4399d080ed0313b
+#   text hash     f6f98b37b1bedb22
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=dtype)
 
 
+def uniform(heads: int) -> torch.Tensor:
+    return torch.rand(heads, device="cuda")
+
+
 # odd numbers of tiles, heads that no group divides, fewer and more items than multiprocessors, pairs and single tiles
 SHAPES = [
     (1, 5, 1, 300, 300),
@@ -82,6 +87,24 @@ def test_results_are_those_of_the_portable_kernels(
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
 
 
+def check_gradients(package: Package, *args: torch.Tensor, **more: Any) -> None:
+    """Holds the gradients of Hopper kernels against those of the portable ones."""
+    found = package.gradients("hopper", *args, **more)
+    assert package.kernels("backward") == ["hopper_launch"]
+    expected = package.gradients("portable", *args, **more)
+    assert package.kernels("backward") == ["kernels"]
+    close = [
+        torch.allclose(x, y, rtol=1e-2, atol=1e-2 * float(y.float().std()))
+        for x, y in zip(found, expected, strict=True)
+    ]
+    if not all(close):
+        # among millions, one weight rounded the other way tells them apart: neither may be further from the truth
+        truth = package.gradients("portable", *(x.float() for x in args), **more)
+        for x, y, exact in zip(found, expected, truth, strict=True):
+            errors = [(gradient.float() - exact).abs() for gradient in (x, y)]
+            assert errors[0].max() <= 1.25 * errors[1].max() and errors[0].mean() <= 1.05 * errors[1].mean()
+
+
 @pytest.mark.parametrize("name", ["causal", "full", "mistral", "rope_gqa", "softcap"])
 @pytest.mark.parametrize(
     ("size", "v_size"),
@@ -100,21 +123,47 @@ def test_gradients_are_those_of_the_portable_kernels(
     if name in ("mistral", "rope_gqa"):
         angles = torch.arange(keys, device="cuda")[:, None] * 10000.0 ** (-torch.arange(size // 2, device="cuda") / 32)
         more = {"cos": angles.cos(), "sin": angles.sin()}
+    check_gradients(Package(name, monkeypatch), q, k, v, **more)
+
+
+GIVEN: dict[str, Callable[[int, int, int], dict[str, torch.Tensor]]] = {
+    "alibi": lambda batch, heads, keys: {},
+    "bloom": lambda batch, heads, keys: {"slopes": uniform(heads)},
+    "mpt": lambda batch, heads, keys: {"prefix_len": torch.arange(batch, device="cuda") * keys // batch},
+    "kerple": lambda batch, heads, keys: {"decay": uniform(heads), "width": uniform(heads)},
+    "t5_decoder": lambda batch, heads, keys: {"rel_bias": random(heads, 32)},
+    "t5_encoder": lambda batch, heads, keys: {"rel_bias": random(heads, 32)},
+    "swin": lambda batch, heads, keys: {"offset_bias": random(heads, 13, 13)},
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_beside_given_inputs_are_those_of_the_portable_kernels(
+    name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, heads, kv_heads, rows, keys = shape
+    kv_heads = kv_heads if name == "alibi" else heads
+    torch.manual_seed(0)
+    q = random(batch, rows, heads, size, dtype=torch.float16)
+    k, v = (random(batch, keys, kv_heads, size, dtype=torch.float16) for _ in range(2))
+    check_gradients(Package(name, monkeypatch), q, k, v, **GIVEN[name](batch, heads, keys))
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5_decoder"])
+def test_learned_inputs_get_their_gradients_from_the_portable_kernels(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    q, k, v = (random(1, 300, 4, 64) for _ in range(3))
+    keyword, learned = ("slopes", uniform(4)) if name == "alibi" else ("rel_bias", random(4, 32).float())
     package = Package(name, monkeypatch)
-    found = package.gradients("hopper", q, k, v, **more)
-    assert package.kernels("backward") == ["hopper_launch"]
-    expected = package.gradients("portable", q, k, v, **more)
-    assert package.kernels("backward") == ["kernels"]
-    close = [
-        torch.allclose(x, y, rtol=1e-2, atol=1e-2 * float(y.float().std()))
-        for x, y in zip(found, expected, strict=True)
-    ]
-    if not all(close):
-        # among millions, one weight rounded the other way tells them apart: neither may be further from the truth
-        truth = package.gradients("portable", *(x.float() for x in (q, k, v)), **more)
-        for x, y, exact in zip(found, expected, truth, strict=True):
-            errors = [(gradient.float() - exact).abs() for gradient in (x, y)]
-            assert errors[0].max() <= 1.25 * errors[1].max() and errors[0].mean() <= 1.05 * errors[1].mean()
+    learned.requires_grad_()
+    out, _ = package.call("hopper", q, k, v, **{keyword: learned})
+    (found,) = torch.autograd.grad(out.float().square().sum(), learned)
+    assert package.kernels("forward") == ["hopper"] and package.kernels("backward") == []
+    assert found.abs().max() > 0
 
 
 def test_gradients_have_the_same_bits_each_time_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,9 @@ except compile.NotCompiled as why:
         ("causal", "hopper_wide.backward", 160, 64),
         ("deepseek_mla", "hopper_wide.backward", 192, 128),
         ("packed_rope", "hopper_wide.backward", 192, 128),
+        ("full", "hopper_backward.backward", 64, 64),
+        ("full", "hopper_backward.backward", 128, 128),
+        ("full", "hopper_wide.backward", 256, 256),
     ],
 )
 def test_products_are_not_serialized(
@@ -74,6 +77,26 @@ def test_products_are_not_serialized(
     assert not [warning for warning in warnings if "serialized" in warning]
     assert fits == "True"
     assert size == v_size or name == "packed_rope" or int(spills) <= FEW
+
+
+# terms that load much, in programs that may have no tile to mask
+@pytest.mark.parametrize(
+    ("name", "kernel", "size"),
+    [
+        ("t5_encoder", "hopper.forward", 64),
+        ("t5_encoder", "hopper_backward.backward", 64),
+        ("t5_decoder", "hopper_backward.backward", 64),
+        ("swin", "hopper_backward.backward", 64),
+        ("t5_encoder", "hopper_backward.backward", 128),
+        ("t5_encoder", "hopper_wide.backward", 256),
+    ],
+)
+def test_registers_are_set_before_they_are_read(
+    name: str, kernel: str, size: int, compiler: Compiler, tmp_path: Path
+) -> None:
+    (line,) = compiler.run(CODE + MEASURED, tmp_path, name, kernel, str(size), str(size))
+    products, *_, fits = line.split("|")  # and no warning
+    assert int(products) > 0 and fits == "True"
 
 
 @pytest.mark.parametrize(

@@ -165,4 +165,8 @@ def test_turns_with_a_fault_give_other_gradients_or_none(fault: str | None, tmp_
     except subprocess.TimeoutExpired:
         assert fault  # workers that wait for what never comes
         return
-    assert done.stdout.split() == ["apart" if fault else "alike"], done.stderr[-2000:]
+    found = done.stdout.split()
+    if fault and not found:
+        assert "[CUDA]" in done.stderr or "CUDA error" in done.stderr, done.stderr[-2000:]  # a barrier that is none
+        return
+    assert found == ["apart" if fault else "alike"], done.stderr[-2000:]

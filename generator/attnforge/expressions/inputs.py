@@ -69,6 +69,11 @@ class Input:
         return tuple(int(axis.size) for axis in self.axes if axis.kind == "size")
 
     @property
+    def shared(self) -> bool:
+        """True if all tokens and batch entries have the same values, as they have of what a model learns as it is."""
+        return not self.rows and "batch" not in self.kinds
+
+    @property
     def pairs(self) -> bool:
         """True if each score may have a value of its own."""
         return {"query", "key"} <= set(self.kinds)

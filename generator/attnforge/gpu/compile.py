@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import click
 
+from . import machine_code
 from .cases import Case
 
 
@@ -61,7 +62,7 @@ class Made:
     shared: int  # bytes
     threads: int
     matrix: dict[str, int]
-    warnings: tuple[str, ...]  # of the assembler
+    warnings: tuple[str, ...]  # of the assembler, and of what it made
 
     def programs(self, arch: str) -> tuple[int, str] | None:
         """The number of programs that fit on a multiprocessor, and the resource that limits it; None where unknown."""
@@ -265,6 +266,9 @@ def figures(made: Any, log: str, target: Any) -> Made:
     warnings = [
         line.split(":", 1)[1].strip() for line in log.splitlines() if re.match(r"ptxas (warning|info *: *\(C)", line)
     ]
+    # to take code apart takes a second: that of warps which have tasks of their own alone
+    if "setmaxnreg" in text and (lost := machine_code.unset(machine_code.disassembled(made.asm["cubin"]))):
+        warnings.append(f"{', '.join(lost)} may be read before they are set, which makes results wrong")
     return Made(registers, spills, made.metadata.shared, threads, matrix, tuple(dict.fromkeys(warnings)))
 
 

@@ -157,7 +157,7 @@ def _no_module(spec: Candidate) -> Iterator[str]:
 
 def learned(given: Input) -> bool:
     """Whether a module learns an input as it is: no token and no batch entry has values of its own."""
-    return _made(given) and not given.rows and "batch" not in given.kinds
+    return _made(given) and given.shared
 
 
 def projected(given: Input) -> bool:

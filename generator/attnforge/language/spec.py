@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,11 @@ class Spec:
     latent: bool = False  # whether q and k may have 64 columns more than a tile
     targets: tuple[str, ...] = targets.TARGETS  # what kernels there are for
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
+
+    @property
+    def given(self) -> Spec:
+        """The same of calls that want the gradients of q, k and v alone: inputs are given, and learn nothing."""
+        return dataclasses.replace(self, inputs=tuple(dataclasses.replace(x, grad=False) for x in self.inputs))
 
 
 def load(path: Path, *, terms: Sequence[Path]) -> Spec:

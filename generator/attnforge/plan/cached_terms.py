@@ -48,7 +48,7 @@ class CachedTerms(KernelTerms):
         """The statements that make accesses available, by where they run: "program", "step", or "mask" in steps."""
         found = list(self.before(site))
         for access in self.accesses:
-            inner = "step" if access in self._scored else "mask"
+            inner = "step" if access in self.scored else "mask"
             if site == ("program" if self.extent(access) <= {"q"} else inner):
                 found += serving(self.readers(access), self._read(access))
         return tuple(dict.fromkeys(found))

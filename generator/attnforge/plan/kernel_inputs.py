@@ -94,7 +94,7 @@ class KernelInputs:
         return tuple(access for access in self._known.values() if access.input.axes)
 
     @cached_property
-    def _scored(self) -> frozenset[Access]:
+    def scored(self) -> frozenset[Access]:
         """The accesses that scores read."""
         return frozenset(access for access, by in self._readers.items() if any(kind == "score" for kind, _ in by))
 
@@ -152,7 +152,7 @@ class KernelInputs:
             if site == base and self._steps(whole):
                 place = (self._steps if self.streams(whole) else self._place)(whole)
                 add(whole, Statement(f"{whole.name}_base", place))
-            extent, inner = self.extent(access), "step" if access in self._scored else "mask"
+            extent, inner = self.extent(access), "step" if access in self.scored else "mask"
             owned = "tile" if self.whole_head and extent else outer
             if access.input.scan and site == owned:
                 place = f"tl.maximum({self.own}_first, 0).to(tl.int64) * {whole.name}_stride_token"
@@ -193,7 +193,7 @@ class KernelInputs:
         given = self.whole(given)
         if self.whole_head or given.dtype == "bool" or not self.reachable(given):
             return None
-        accesses = (access for access in self._scored if access.input == given and access.side not in (None, self.own))
+        accesses = (access for access in self.scored if access.input == given and access.side not in (None, self.own))
         side = next((access.side for access in accesses), None)
         return side if side and storage.seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
 
@@ -210,7 +210,7 @@ class KernelInputs:
         return any(self.whole(access.input) == given and not self._streamed(access) for access in self.accesses)
 
     def _streamed(self, access: Access) -> bool:
-        return access in self._scored and access.side is not None and access.side == self.streams(access.input)
+        return access in self.scored and access.side is not None and access.side == self.streams(access.input)
 
     def base(self, given: Input) -> str:
         """Text of the pointer to an input's values for this batch entry and head."""

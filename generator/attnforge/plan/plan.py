@@ -335,7 +335,8 @@ def build(spec: Spec) -> Plan:
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
     far = reach.build(spec) if analysis.keys.left else None
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent).tuned(tuned)
+    learns = spec.given != spec
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}

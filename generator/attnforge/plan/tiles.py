@@ -139,11 +139,17 @@ WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 @functools.cache
 def tables(
-    weight: Weight, packed: bool = False, algorithm: str = "", reach: Reach | None = None, latent: bool = False
+    weight: Weight,
+    packed: bool = False,
+    algorithm: str = "",
+    reach: Reach | None = None,
+    latent: bool = False,
+    given: bool = False,
 ) -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
 
-    `reach`: how far queries see, where masks hide early keys; as good as nowhere, where tensors alone tell it.
+    `reach`: how far queries see, where masks hide early keys; as good as nowhere, where tensors alone tell it. `given`:
+    whether kernels for Hopper GPUs take inputs that may learn as given.
     """
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
@@ -154,6 +160,7 @@ def tables(
             hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     least: dict[str, dict[int, int]] = {}
+    layers += ("given", *(("packed_given",) if packed else ()), f"given_{weight}") if given else ()
     for layer in (*layers, *(("left", f"left_{weight}") if reach and weight != "heavy" else ())):
         for its, limits in found["faster"].get(layer, {}).items():
             faster[its] = {

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...expressions.functions import FUNCTIONS
+from ..access import Access
+from ..analysis import analyse
 from ..parameters import Function, Kernel, jitted
 from ..shared_parameters import SharedParameters
 from ..statements import lines, names
@@ -43,12 +45,17 @@ class Hopper:
 
     @cached_property
     def backward(self) -> Backward | None:
-        """The backward pass, if it has one."""
-        # calls that leave rows out take the portable kernels
-        analysis = self.shared.analysis
-        whole = dataclasses.replace(analysis, storage=of_all_rows(analysis.storage))
-        found = Backward(SharedParameters(whole))
-        return found if found.possible else None
+        """The backward pass, if it has one: of calls that want the gradients of q, k and v alone.
+
+        Calls that leave rows out, or want the gradient of an input, take the portable kernels. What each token has
+        values of its own of is made of the tokens, so that calls want its gradient.
+        """
+        spec = self.shared.spec
+        if not all(x.shared for x in spec.inputs if x.grad):
+            return None
+        given = analyse(spec.given)
+        found = Backward(SharedParameters(dataclasses.replace(given, storage=of_all_rows(given.storage))))
+        return None if any(map(_slow, found.terms.scored)) else found
 
     @cached_property
     def wide(self) -> Wide | None:
@@ -78,6 +85,11 @@ class Hopper:
     def of_scores_in(self, kernels: Iterable[Kernel]) -> frozenset[str]:
         """Those of them that some kernels call."""
         return _named(kernels) & _OF_SCORES
+
+
+def _slow(access: Access) -> bool:
+    """True if steps load floats for each query or pair that the scores are made of: they spill."""
+    return access.form == "pair" or (access.form == "row" and access.side == "q" and access.input.dtype == "float")
 
 
 def _named(kernels: Iterable[Kernel]) -> frozenset[str]:

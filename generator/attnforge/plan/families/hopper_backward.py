@@ -14,7 +14,8 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
+from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
+from . import hopper_copies
 from .hopper_forward import shows_the_past
 from .hopper_frame import Frame
 from .partition import numbers_first, partition
@@ -52,11 +53,6 @@ class Backward:
     """The backward pass of a variant."""
 
     shared: SharedParameters
-
-    @property
-    def possible(self) -> bool:
-        """Whether it makes all gradients: those of q, k and v."""
-        return not any(given.grad for given in self.shared.spec.inputs)
 
     @cached_property
     def terms(self) -> KernelTerms:
@@ -99,7 +95,8 @@ class Backward:
             Parameter("taken_ptr", "*i32", "taken", written=True),
             *p.sizes(),
             *p.storage.aligned(),
-            *p.given(terms),
+            # Gluon reads values of rows through pointers, whatever they are aligned to
+            *(dataclasses.replace(q, condition="") for q in p.given(terms)),
             *p.skipped("k"),
             *(Parameter(name, "i32", name) for name in _ORDER),
             *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES", "K_STAGES"),
@@ -134,12 +131,23 @@ class Backward:
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
         """The loops over tiles of queries, with a call for each."""
         a = self.shared.analysis
-        # one loop takes fewer registers than two; where all but the last tile is full, the second one pays
-        joined = a.joined and bool(self.shared.spec.masks)
+        # one loop takes fewer registers than two; where all but the last tile is full, the second one pays. Not beside
+        # terms that load much: there the assembler (of CUDA 12.8) has parts of addresses of tiles worked out before the
+        # first loop alone, and the second one reads registers that nobody set where the first one has no tile
+        joined = bool(self.shared.spec.masks) or self.terms.weight == "heavy"
         whole = "k_start + BLOCK_N <= k_len"
         return Loops(
             a.queries, a.query_states, step, joined, False, self.terms.narrowed, full_if=whole, known=a.shared_range
         )
+
+    @property
+    def _head_loads(self) -> tuple[Statement, ...]:
+        """What is loaded for each query head."""
+        return tuple(map(self._laid_out, self.terms.loads("head")))
+
+    def _walked(self, loops: Loops) -> tuple[Block, ...]:
+        """The loops of those who make no scores, with what is loaded for a query head to find its tiles."""
+        return (*needed(self._head_loads, reads(loops.range)), *loops.blocks)
 
     @property
     def _load_results(self) -> tuple[str, ...]:
@@ -170,10 +178,10 @@ class Backward:
     @property
     def kernel(self) -> Kernel:
         """The kernel."""
-        p, a, terms = self.shared, self.shared.analysis, self.terms
+        p, a = self.shared, self.shared.analysis
         body = (
             Statement("sum_tile", self._sum_tile),
-            *map(self._laid_out, terms.loads("head")),
+            *self._head_loads,
             *self.step.packed,
             *self._loops(self.step.call).blocks,
         )
@@ -190,8 +198,8 @@ class Backward:
             **work.blocks("work"),
             **loader.blocks("load"),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "keys_loaded": self._keys_loaded,
-            "queries_loaded": self._queries_loaded,
+            "keys_loaded": hopper_copies.keys(p),
+            "queries_loaded": hopper_copies.queries(p),
             "packed": self._packed(work, loader),
         }
         texts = {
@@ -258,13 +266,12 @@ class Backward:
     @cached_property
     def loader(self) -> Role:
         """The warp that loads."""
-        p, terms = self.shared, self.terms
+        p = self.shared
         loops = self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
-        head_loads = needed(tuple(map(self._laid_out, terms.loads("head"))), reads(loops.range))
-        body = (Statement("row_base", p.storage.head_rows), *head_loads, *loops.blocks)
+        body = (Statement("row_base", p.storage.head_rows), *self._walked(loops))
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
         given = ("keys", "turns", "queries", *tiles, *(("come",) if self.cut else ()))
-        read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(self._keys_loaded)}
+        read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(hopper_copies.keys(p))}
         return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), place="place")
 
     def _role(
@@ -341,59 +348,3 @@ class Backward:
     def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
         """Zeros in a share of the rows of some tensors that no sequence has."""
         return tuple(programs.cleared(self.shared.analysis, "k", tensors, share)) if self.cut else ()
-
-    @property
-    def _keys_loaded(self) -> tuple[Block, ...]:
-        """The statements that copy a program's keys and values."""
-        p = self.shared
-        rows = p.storage.coordinates("k", p.analysis.kv, "k_start + worker * 64")
-
-        def copied(barrier: str) -> tuple[Block, ...]:
-            size = "WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes)"
-            copies = (
-                Statement("rows", f"[{rows}]"),
-                Statement("", f"copy_tile(k_desc, rows, {barrier}, k_buffer.index(stage * WORKERS + worker))"),
-                Statement("", f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage * WORKERS + worker))"),
-            )
-            return (Statement("", f"mbarrier.expect({barrier}, {size})"), _per_worker(copies))
-
-        if not self.cut:
-            return copied("kv_ready.index(stage)")
-        count = "k_len - k_start - worker * 64"
-        clears = tuple(
-            Statement("", f"clear_behind(matrix({x}_buffer, stage * WORKERS + worker), {count}, 64)")
-            for x in ("k", "v")
-        )
-        tail: tuple[Block, ...] = (
-            Comment("the next sequence's rows: 0 times a NaN would be NaN"),
-            *copied("come"),
-            Statement("", "mbarrier.wait(come, ends & 1)"),
-            Statement("ends", "1", "+="),
-            _per_worker(clears),
-            Statement("", "mbarrier.arrive(kv_ready.index(stage), count=1)"),
-        )
-        return (Branch("k_start + BLOCK_N > k_len", tail, copied("kv_ready.index(stage)")),)
-
-    @property
-    def _queries_loaded(self) -> tuple[Block, ...]:
-        """The statements that copy a tile of queries and one of dout."""
-
-        def copied(x: str, barrier: str) -> tuple[Block, ...]:
-            copy = f"copy_tile({x}_desc, rows, {barrier}, {x}_buffer.index(stage))"
-            return Statement("", f"mbarrier.expect({barrier}, {x}_desc.block_type.nbytes)"), Statement("", copy)
-
-        plain = (*copied("q", "q_ready.index(stage)"), *copied("dout", "dout_ready.index(stage)"))
-        if not self.cut:
-            return plain
-        tail: list[Block] = [Comment("the next sequence's rows: 0 times a NaN would be NaN")]
-        for x in ("q", "dout"):
-            tail += copied(x, "come")
-            tail.append(Statement("", "mbarrier.wait(come, ends & 1)"))
-            tail.append(Statement("ends", "1", "+="))
-            tail.append(Statement("", f"clear_behind(matrix({x}_buffer, stage), q_len - q_start, BLOCK_M)"))
-            tail.append(Statement("", f"mbarrier.arrive({x}_ready.index(stage), count=1)"))
-        return (Branch("q_start + BLOCK_M > q_len", tuple(tail), plain),)
-
-
-def _per_worker(body: tuple[Block, ...]) -> Block:
-    return Loop("worker", "0", "WORKERS", body, static=True)

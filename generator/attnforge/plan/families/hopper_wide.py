@@ -50,7 +50,7 @@ class Wide(Backward):
     @property
     def _roles(self) -> dict[str, Role]:
         """The groups of warps that multiply, by what they make."""
-        p, a, terms = self.shared, self.shared.analysis, self.terms
+        p, a = self.shared, self.shared.analysis
         stored = {a.kv_heads, "k_len", "Hq", *names(p.storage.rows("k"))}
         share = ("tile", "tl.num_programs(0) // (group * groups)", "WIDE")
         buffers = ("keys", "queries", "exchange")
@@ -58,7 +58,7 @@ class Wide(Backward):
         def cleared(name: str, width: str) -> tuple[Block, ...]:
             return self._cleared([(name, width)], share)
 
-        weights = (*map(self._laid_out, terms.loads("head")), *self.step.packed, *self._loops(self.step.call).blocks)
+        weights = (*self._head_loads, *self.step.packed, *self._loops(self.step.call).blocks)
         derived = ("at", "dk", "dk_rest", "v_tile", "queries", "exchange", "STAGES", "SCORES", "OUT")
         tile = f"sum_tile + q_start // 64 * ({self._pieces})"
         spread = self._walk("at", "spread", ("at", tile, "k_tile", "exchange", "dq_sum_ptr", "D", "BLOCK_M"))
@@ -95,7 +95,7 @@ class Wide(Backward):
 
     def _walk(self, results: str, function: str, taken: tuple[str, ...]) -> tuple[Block, ...]:
         """A walk over the same tiles in the same order, with a call for each that masks nothing."""
-        return self._loops(lambda mixed, tail: Call(results, function, taken)).blocks
+        return self._walked(self._loops(lambda mixed, tail: Call(results, function, taken)))
 
     @property
     def told(self) -> Kernel:

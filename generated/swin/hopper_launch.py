@@ -1,0 +1,72 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/swin.yaml
+#   content hash  2687d0a8e6cf5555
+#   text hash     009e196e9152fd1b
+#   render with   attnforge render specs/swin.yaml
+"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+
+import torch
+
+from . import hopper_backward as kernels
+from . import hopper_wide as wide
+from . import runtime
+
+def differentiate(
+    cache, block_m, block_n, warps, stages, q, k, v, in_offset_bias, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+):  # fmt: skip
+    """Fills in delta, dq, dk and dv."""
+    dq_sum = lse.new_empty(
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+    )
+    taken = lse.new_empty(1, dtype=torch.int32)
+    runtime.launch(
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
+            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
+        ),
+    )  # fmt: skip
+    if block_n > 64:
+        runtime.launch(
+            cache, kernels.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), in_offset_bias),
+            grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                in_offset_bias_stride_head=runtime.stride(in_offset_bias, 0),
+                in_offset_bias_stride_entry0=runtime.stride(in_offset_bias, 1),
+                in_offset_bias_stride_entry1=runtime.stride(in_offset_bias, 2), D=q.shape[-1], DV=v.shape[-1],
+                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+                STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+    else:
+        runtime.launch(
+            cache, wide.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), in_offset_bias),
+            grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                in_offset_bias_stride_head=runtime.stride(in_offset_bias, 0),
+                in_offset_bias_stride_entry0=runtime.stride(in_offset_bias, 1),
+                in_offset_bias_stride_entry1=runtime.stride(in_offset_bias, 2), D=q.shape[-1], DV=v.shape[-1],
+                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+                STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+    runtime.launch(
+        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, float(scale)),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip

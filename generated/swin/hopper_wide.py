@@ -1,0 +1,379 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/swin.yaml
+#   content hash  2687d0a8e6cf5555
+#   text hash     9df1cdaf660200dc
+#   render with   attnforge render specs/swin.yaml
+"""The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
+
+In each program one warp loads, and three groups of four warps each make one gradient: dV and dK of its 64 keys, and what
+these add to dQ:
+
+    load_tiles   that of hopper_backward.py
+    make_dv      for each tile of queries: scores and weights once more, and its share of dV; hands the weights on
+    make_dk      out of these dS, and its share of dK; hands dS on
+    make_dq      out of it the program's share of dQ, which it adds to what other programs add there
+
+So no thread holds more than one sum of a wide head. Tiles have 256 columns, of which products leave out the last 64 where
+they are empty. What groups hand on passes through shared memory, the weights in float32, and dS in two stages. A barrier
+counts for each that it is ready, and one that it may be written over.
+Programs add their shares to dQ in the order in which they come: the last bits differ from run to run. dQ is added up as
+[64, 64] tiles in the order in which a product leaves them in registers.
+
+Layouts
+    SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
+    OUT        [64, BLOCK_DV], likewise: dV; or [64, 128]: the first columns of dK
+    OUT_REST   [64, REST], likewise: those behind
+    FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
+    SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
+    WIDE       [64, BLOCK_D] or [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
+    weights_ready, weights_free
+                              barriers that they stand there, and that they may be written over
+    factors                   dS, [64, BLOCK_M] by stage
+    factors_ready, factors_free
+                              for each of these stages such barriers
+    for_dv, for_dk, for_dq    what these groups take of the kernel's parameters
+    final                     the last tile of the walk
+    dk, dk_rest               the first 128 columns of dK, and the REST columns behind them
+    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, columns] in float32, with rows for
+                              whole tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
+    sum_tile                  the first [64, 64] tile of the batch entry and head there
+    share_tile                the first one of the queries at hand
+    items                     tiles of keys that programs take
+    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    group, groups             key heads of a group of heads, and how many such groups there are
+    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
+    taken_ptr                 how many tiles programs have taken beside the first of each
+    STAGES                    stages of the buffers of queries and of dout
+    K_STAGES                  stages of keys and of values, for load_tiles: one
+    keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
+                              their barriers
+    WORKERS                   how many times 64 keys a program has, for load_tiles: once
+    lengths                   what load_tiles takes of the kernel's parameters
+    terms                     a tuple that make_dv makes for its steps: what none of them changes
+    x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
+    x_ready                   for each of its stages a barrier that the tile has come
+    at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    turns                     what load_tiles takes where programs take tiles in turns: nothing
+    kv_ready                  for each stage of these a barrier that keys and values have come
+    free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
+    turn                      the stage that is at hand
+    below                     -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta             dp - delta, in the order of threads
+"""
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+
+from . import runtime
+from .hopper import barriers, matrix, score_product, store_rows
+from .hopper_backward import by_threads, load_tiles, over_columns, place_of
+from .kernels import LOG2E, floor_div, floor_mod, query_tiles, within
+
+wait_for_threads = runtime.gluon_barrier_of_threads()
+
+
+@gluon.jit
+def as_scores(x, SCORES: gl.constexpr):
+    """[64, 64] as a product leaves it, out of the order of threads."""
+    rows = x.reshape([8, 4, 8, 4, 2, 2]).permute([1, 4, 2, 0, 3, 5]).reshape([64, 64])
+    return gl.convert_layout(rows, SCORES, assert_trivial=True)
+
+
+@gluon.jit
+def weigh(
+    at, dv, k_tile, q_start, queries, exchange, terms, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, mixed
+):  # fmt: skip
+    """Update dV with one tile of queries, and hand on what dS is by dP - delta: the weights, and slopes of scores."""
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
+    stage, phase = at % STAGES, at // STAGES & 1
+    (
+        q_len, k_len, scale, k_pos, q_begin, in_offset_bias_base, in_offset_bias_stride_entry0,
+        in_offset_bias_stride_entry1
+    ) = terms  # fmt: skip
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    mbarrier.wait(q_ready.index(stage), phase)
+    q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
+    scoring = score_product(k_tile, q_tile, D, SCORES)
+    mbarrier.wait(dout_ready.index(stage), phase)
+    score = warpgroup_mma_wait(0, [scoring])
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    score = score * scale
+    in_offset_bias_at_entry0 = within(floor_div(q_pos[None, :], 7) - k_pos[:, None] // 7 + 6, 13)
+    in_offset_bias_at_entry1 = within(floor_mod(q_pos[None, :], 7) - k_pos[:, None] % 7 + 6, 13)
+    # [64, BLOCK_M]
+    in_offset_bias_at = tl.load(
+        in_offset_bias_base
+        + in_offset_bias_at_entry0.to(tl.int64) * in_offset_bias_stride_entry0
+        + in_offset_bias_at_entry1.to(tl.int64) * in_offset_bias_stride_entry1
+    ).to(tl.float32)
+    # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
+    score = score + in_offset_bias_at
+    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
+    if mixed:
+        keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
+        p = tl.where(keep, p, 0.0)
+    ds = p  # by dP - delta
+    mbarrier.wait(weights_free, at & 1 ^ 1)
+    weights.store(by_threads(ds))
+    mbarrier.arrive(weights_ready, count=1)
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
+    dv = warpgroup_mma_wait(0, [dv])
+    mbarrier.arrive(free.index(stage), count=1)
+    return at + 1, dv
+
+
+@gluon.jit
+def derive(
+    at, dk, dk_rest, v_tile, queries, exchange, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
+):  # fmt: skip
+    """Update dK with one tile of queries, and hand dS on."""
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
+    stage, phase = at % STAGES, at // STAGES & 1
+    mbarrier.wait(dout_ready.index(stage), phase)
+    below = over_columns(-delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES)), SCORES)
+    weighing = warpgroup_mma(v_tile, matrix(dout_buffer, stage).permute((1, 0)), below, is_async=True)
+    dp_less_delta = by_threads(warpgroup_mma_wait(0, [weighing]))
+    mbarrier.wait(weights_ready, at & 1)
+    ds = dp_less_delta * weights.load(dp_less_delta.type.layout)
+    mbarrier.arrive(weights_free, count=1)
+    ds = as_scores(ds.to(q_buffer.dtype), SCORES)
+    turn = at & 1
+    mbarrier.wait(factors_free.index(turn), at >> 1 & 1 ^ 1)
+    factors.index(turn).store(ds)
+    fence_async_shared()
+    mbarrier.arrive(factors_ready.index(turn), count=1)
+    mbarrier.wait(q_ready.index(stage), phase)
+    q_tile = matrix(q_buffer, stage)
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    left = gl.convert_layout(ds, FACTORS)
+    dk = warpgroup_mma(left, q_tile.slice(0, 128, 1), dk, is_async=True)
+    dk_rest = warpgroup_mma(left, q_tile.slice(128, dk_rest.shape[1], 1), dk_rest, is_async=True)
+    dk, dk_rest = warpgroup_mma_wait(0, [dk, dk_rest])
+    mbarrier.arrive(free.index(stage), count=1)
+    return at + 1, dk, dk_rest
+
+
+@gluon.jit
+def add_rows(ptr, x):
+    """Add 16 rows of 256 floats to memory, four neighbours at a time."""
+    row = gl.arange(0, 16, gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, 256, gl.SliceLayout(0, x.type.layout)) & -4
+    place = (ptr + row[:, None] * 256 + column[None, :]).to(gl.int64)
+    # an addition that gives nothing back keeps no registers for it
+    gl.inline_asm_elementwise(
+        "red.relaxed.gpu.global.add.v4.f32 [$5], {$1, $2, $3, $4}; mov.b32 $0, 0;",
+        "=r,f,f,f,f,l,l,l,l", [x, place], gl.int8, False, 4
+    )  # fmt: skip
+    # without it the assembler delays some of them until behind the next product, and runs out of registers
+    wait_for_threads()
+
+
+@gluon.jit
+def spread(
+    at, share_tile, k_tile, exchange, dq_sum_ptr, D: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
+    """Add the program's share of dQ to memory for one tile of queries, 64 columns at a time."""
+    weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
+    SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    turn = at & 1
+    mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
+    left = factors.index(turn).permute((1, 0))
+    PIECES: gl.constexpr = (D + 63) // 64
+    for piece in gl.static_range(PIECES):
+        zeros = gl.full([BLOCK_M, 64], 0.0, gl.float32, SHARE)
+        share = warpgroup_mma(left, k_tile.slice(piece * 64, 64, 1), zeros, use_acc=False, is_async=True)
+        share = warpgroup_mma_wait(0, [share])
+        if piece == PIECES - 1:
+            mbarrier.arrive(factors_free.index(turn), count=1)
+        add_rows(dq_sum_ptr + (share_tile + piece).to(gl.int64) * 4096, by_threads(share))
+    return at + 1
+
+
+@gluon.jit
+def make_dv(
+    for_dv, keys, queries, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    """Store dV of a program's keys."""
+    (
+        dv_ptr, q_total, k_total, Hq, scale, in_offset_bias_ptr, in_offset_bias_stride_head,
+        in_offset_bias_stride_entry0, in_offset_bias_stride_entry1, tiles, group, groups
+    ) = for_dv  # fmt: skip
+    k_buffer, v_buffer, kv_ready = keys
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if k_start < k_len:
+        q_begin = k_len - q_len
+        # [64]
+        k_pos = k_start + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+        # [64, BLOCK_DV]
+        dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+        mbarrier.wait(kv_ready.index(0), 0)
+        k_tile = matrix(k_buffer, 0)
+        at = 0  # tiles of queries so far
+        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        in_offset_bias_base = in_offset_bias_ptr + tl.cast(h, tl.int64) * in_offset_bias_stride_head
+        terms = (
+            q_len, k_len, scale, k_pos, q_begin, in_offset_bias_base, in_offset_bias_stride_entry0,
+            in_offset_bias_stride_entry1
+        )  # fmt: skip
+        # a short tile at the end takes a mask
+        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+        for i in tl.range(first, last):
+            q_start = i * BLOCK_M
+            mixed = i >= full_last
+            at, dv = weigh(
+                at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=mixed
+            )  # fmt: skip
+
+        # through the memory of the last tile of dout, once the other group is done with it
+        final = tl.maximum(at - 1, 0)
+        if at > 0:
+            mbarrier.wait(free.index(final % STAGES), final // STAGES & 1)
+        dv_tile = matrix(dout_buffer, final % STAGES)
+        dv_tile.store(dv.to(v_buffer.dtype))
+        first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
+        store_rows(dv_ptr + first_row * DV, Hq * DV, dv_tile.load(WIDE), k_start, k_len, DV)
+
+
+@gluon.jit
+def make_dk(
+    for_dk, keys, queries, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    """Store dK of a program's keys."""
+    dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups = for_dk
+    k_buffer, v_buffer, kv_ready = keys
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    REST: gl.constexpr = 64 if D <= 192 else 128
+    OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if k_start < k_len:
+        # [64, 128], [64, REST]
+        dk = gl.full([64, 128], 0.0, gl.float32, OUT)
+        dk_rest = gl.full([64, REST], 0.0, gl.float32, OUT_REST)
+        mbarrier.wait(kv_ready.index(0), 0)
+        v_tile = matrix(v_buffer, 0)
+        at = 0  # tiles of queries so far
+        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        for i in tl.range(first, last):
+            at, dk, dk_rest = derive(
+                at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
+            )  # fmt: skip
+
+        # through the memory of the last tile of queries, once the other group is done with it; that of the values may
+        # have fewer columns
+        final = tl.maximum(at - 1, 0)
+        if at > 0:
+            mbarrier.wait(free.index(final % STAGES), final // STAGES & 1)
+        dk_tile = matrix(q_buffer, final % STAGES)
+        dk_tile.slice(0, 128, 1).store((dk * scale).to(q_buffer.dtype))
+        dk_tile.slice(128, REST, 1).store((dk_rest * scale).to(q_buffer.dtype))
+        first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
+        store_rows(dk_ptr + first_row * D, Hq * D, dk_tile.load(WIDE), k_start, k_len, D)
+
+
+@gluon.jit
+def make_dq(
+    for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
+):  # fmt: skip
+    """Add a program's share of dQ to memory."""
+    dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups = for_dq
+    k_buffer, v_buffer, kv_ready = keys
+    tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
+    k_start = tile * BLOCK_N
+    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    if k_start < k_len:
+        mbarrier.wait(kv_ready.index(0), 0)
+        k_tile = matrix(k_buffer, 0)
+        at = 0  # tiles of queries so far
+        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
+        for i in tl.range(first, last):
+            q_start = i * BLOCK_M
+            at = spread(
+                at, sum_tile + q_start // 64 * ((D + 63) // 64), k_tile, exchange, dq_sum_ptr, D, BLOCK_M
+            )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "groups"])
+def backward(
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
+    in_offset_bias_ptr, q_total, k_total, Hq, in_offset_bias_stride_head, in_offset_bias_stride_entry0,
+    in_offset_bias_stride_entry1, items, tiles, group, groups, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr, K_STAGES: tl.constexpr
+):  # fmt: skip
+    """Store dK and dV of one tile of keys of one head, and add to dQ."""
+    gl.static_assert((BLOCK_M == 64) & (BLOCK_N == 64), "a group of warps makes tiles of 64 queries by 64 keys")
+    WORKERS: gl.constexpr = BLOCK_N // 64
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [K_STAGES * WORKERS, 1, 1, 64, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [K_STAGES * WORKERS, 1, 1, 64, BLOCK_DV], v_desc.layout)
+    q_buffer = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], q_desc.layout)
+    dout_buffer = gl.allocate_shared_memory(dout_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DV], dout_desc.layout)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    weights = gl.allocate_shared_memory(gl.float32, [16, 256], gl.SwizzledSharedLayout(4, 1, 1, [1, 0]))
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
+    factors = gl.allocate_shared_memory(q_desc.dtype, [2, 64, BLOCK_M], TILE)
+    keys, turns = (k_buffer, v_buffer, barriers(1, 1)), ()
+    queries = (
+        q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2), barriers(STAGES, 2)
+    )  # fmt: skip
+    exchange = (
+        weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
+    )  # fmt: skip
+    fence_async_shared()
+    for_dv = (
+        dv_ptr, q_total, k_total, Hq, scale, in_offset_bias_ptr, in_offset_bias_stride_head,
+        in_offset_bias_stride_entry0, in_offset_bias_stride_entry1, tiles, group, groups
+    )  # fmt: skip
+    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
+    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups)
+    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
+    # threads of the first group get the registers that the others leave
+    gl.warp_specialize(
+        [
+            (make_dv, (
+                for_dv, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, D, DV, BLOCK_DV
+            )),
+            (make_dk, (
+                for_dk, keys, queries, exchange, BLOCK_M, BLOCK_N, STAGES, D, BLOCK_D
+            )),
+            (make_dq, (
+                for_dq, keys, exchange, BLOCK_M, BLOCK_N, D
+            )),
+            (load_tiles, (
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
+                K_STAGES, WORKERS
+            )),
+        ],
+        [4, 4, 1], [208, 72, 24],
+    )  # fmt: skip

@@ -1,0 +1,56 @@
+"""How the loading warp of the backward pass for Hopper GPUs has tiles copied: into one stage of a buffer each."""
+
+from __future__ import annotations
+
+from ..shared_parameters import SharedParameters
+from ..statements import Block, Branch, Comment, Loop, Statement
+
+_CUT = Comment("the next sequence's rows: 0 times a NaN would be NaN")
+_COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Statement("ends", "1", "+="))
+
+
+def keys(p: SharedParameters) -> tuple[Block, ...]:
+    """The statements that copy a program's keys and values."""
+    rows = p.storage.coordinates("k", p.analysis.kv, "k_start + worker * 64")
+    ready = "kv_ready.index(stage)"
+
+    def copied(barrier: str) -> tuple[Block, ...]:
+        size = "WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes)"
+        copies = (
+            Statement("rows", f"[{rows}]"),
+            Statement("", f"copy_tile(k_desc, rows, {barrier}, k_buffer.index(stage * WORKERS + worker))"),
+            Statement("", f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage * WORKERS + worker))"),
+        )
+        return (Statement("", f"mbarrier.expect({barrier}, {size})"), _per_worker(copies))
+
+    if not p.storage.cut:
+        return copied(ready)
+    count = "k_len - k_start - worker * 64"
+    clears = tuple(
+        Statement("", f"clear_behind(matrix({x}_buffer, stage * WORKERS + worker), {count}, 64)") for x in ("k", "v")
+    )
+    arrived = Statement("", f"mbarrier.arrive({ready}, count=1)")
+    tail = (_CUT, *copied("come"), *_COME, _per_worker(clears), arrived)
+    return (Branch("k_start + BLOCK_N > k_len", tail, copied(ready)),)
+
+
+def queries(p: SharedParameters) -> tuple[Block, ...]:
+    """The statements that copy a tile of queries and one of dout."""
+
+    def copied(x: str, barrier: str) -> tuple[Block, ...]:
+        copy = f"copy_tile({x}_desc, rows, {barrier}, {x}_buffer.index(stage))"
+        return Statement("", f"mbarrier.expect({barrier}, {x}_desc.block_type.nbytes)"), Statement("", copy)
+
+    plain = (*copied("q", "q_ready.index(stage)"), *copied("dout", "dout_ready.index(stage)"))
+    if not p.storage.cut:
+        return plain
+    tail: list[Block] = [_CUT]
+    for x in ("q", "dout"):
+        tail += (*copied(x, "come"), *_COME)
+        tail.append(Statement("", f"clear_behind(matrix({x}_buffer, stage), q_len - q_start, BLOCK_M)"))
+        tail.append(Statement("", f"mbarrier.arrive({x}_ready.index(stage), count=1)"))
+    return (Branch("q_start + BLOCK_M > q_len", tuple(tail), plain),)
+
+
+def _per_worker(body: tuple[Block, ...]) -> Block:
+    return Loop("worker", "0", "WORKERS", body, static=True)

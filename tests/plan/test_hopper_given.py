@@ -1,0 +1,61 @@
+"""Which variants have a backward pass for Hopper GPUs beside inputs of their own, and from what length on it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.plan.plan import Plan
+
+HEADS, TABLE = "[head]", "[head, 9]"
+BY_HEAD = 'score: [{expr: "score + x"}]'
+LOOKED_UP = 'score: [{expr: "score + x[clamp(q - k, 0, 8)]"}]'
+DECAYS = 'score: [{expr: "score + x[q] - x[k]"}]'
+MASKED = 'mask: [{expr: "x[q] > x[k]"}]'
+
+
+def planned(terms: str, axes: str, *more: str) -> Plan:
+    facts = ", ".join((f"axes: {axes}", "description: a number", *more))
+    text = f"name: mine\ndescription: A trial.\n{terms}\ninputs:\n  x: {{{facts}}}\n"
+    return plan.build(spec.loads(text, Path(), shown="mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("terms", "axes", "more", "has"),
+    [
+        (BY_HEAD, HEADS, (), True),
+        (BY_HEAD, HEADS, ("grad: true",), True),
+        (LOOKED_UP, TABLE, ("grad: true",), True),
+        (LOOKED_UP, "[batch, head, 9]", (), True),
+        # of what each token or batch entry learns, calls want the gradient
+        (LOOKED_UP, "[batch, head, 9]", ("grad: true",), False),
+        (BY_HEAD, "[batch, key]", ("grad: true",), False),
+        (BY_HEAD, "[batch, key]", (), True),
+        # floats for each query or pair, which steps load
+        (BY_HEAD, "[batch, query]", (), False),
+        (BY_HEAD, "[head, query, key]", (), False),
+        (DECAYS, "[batch, token, head]", ("scan: cumsum",), False),
+        (MASKED, "[batch, token]", (), True),
+    ],
+)
+def test_learned_inputs_may_be_given(terms: str, axes: str, more: tuple[str, ...], has: bool) -> None:
+    hopper = planned(terms, axes, *more).hopper
+    assert hopper
+    assert (hopper.backward is not None) == has
+
+
+def test_given_inputs_add_no_gradients_up() -> None:
+    learned = planned(BY_HEAD, HEADS, "grad: true")
+    assert learned.by_query.learned
+    assert learned.hopper and learned.hopper.backward
+    assert not learned.hopper.backward.terms.learned
+    assert "x_sum" not in str(learned.hopper.backward.kernel)
+
+
+def test_calls_beside_them_take_it_from_other_lengths_on() -> None:
+    given, learned = (planned(BY_HEAD, HEADS, *more).tables.faster["backward"] for more in ((), ("grad: true",)))
+    assert given[128] == (0,)
+    assert learned[128] == (1024,)

@@ -2,7 +2,7 @@
 #
 #   made from     specs/cross.yaml
 #   content hash  0285f62865650d18
-#   text hash     bc615b3f805ef614
+#   text hash     b1207c30036dcee2
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -244,17 +244,12 @@ def work(
             terms = (k_len, sum_tile, scale_log2, k_pos)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
+            for i in tl.range(first, last):
                 q_start = i * BLOCK_M
+                mixed = i >= full_last
                 at, dk, dv = accumulate(
                     at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                    STAGES, SCORES, OUT, WORKER, mixed=True
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
-                q_start = i * BLOCK_M
-                at, dk, dv = accumulate(
-                    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                    STAGES, SCORES, OUT, WORKER, mixed=False
+                    STAGES, SCORES, OUT, WORKER, mixed=mixed
                 )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
@@ -344,15 +339,7 @@ def load_tiles(
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
             first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
-                q_start = i * BLOCK_M
-                at = load_queries(
-                    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
-                    STAGES
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
+            for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = load_queries(
                     at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,

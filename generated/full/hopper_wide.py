@@ -2,7 +2,7 @@
 #
 #   made from     specs/full.yaml
 #   content hash  24e4fc7b5e9af619
-#   text hash     93844e638a153c89
+#   text hash     f9a4029396a29e22
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -218,13 +218,10 @@ def make_dv(
             terms = (k_len, scale_log2, k_pos)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
+            for i in tl.range(first, last):
+                mixed = i >= full_last
                 at, dv = weigh(
-                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=True
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
-                at, dv = weigh(
-                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=False
+                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=mixed
                 )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it
@@ -264,13 +261,7 @@ def make_dk(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
-                at, dk, dk_rest = derive(
-                    at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
+            for i in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
                 )  # fmt: skip
@@ -306,14 +297,7 @@ def make_dq(
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
                 tl.int32
             )
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(full_last, last):
-                q_start = i * BLOCK_M
-                at = spread(
-                    at, sum_tile + q_start // 64 * ((D + 63) // 64), k_tile, exchange, dq_sum_ptr, D, BLOCK_M
-                )  # fmt: skip
-            for i in tl.range(full_first, full_last):
+            for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = spread(
                     at, sum_tile + q_start // 64 * ((D + 63) // 64), k_tile, exchange, dq_sum_ptr, D, BLOCK_M

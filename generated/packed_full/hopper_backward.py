@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_full.yaml
 #   content hash  bcfefbd44885f1e9
-#   text hash     0d5d055ea7dfa0d9
+#   text hash     91bf75a5729d0adb
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -269,17 +269,12 @@ def work(
                 terms = (k_len, sum_tile, scale_log2, k_pos)
                 # a short tile at the end takes a mask
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-                for i in tl.range(full_last, last):
+                for i in tl.range(first, last):
                     q_start = i * BLOCK_M
+                    mixed = i >= full_last
                     at, dk, dv = accumulate(
                         at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                        STAGES, SCORES, OUT, WORKER, mixed=True
-                    )  # fmt: skip
-                for i in tl.range(full_first, full_last):
-                    q_start = i * BLOCK_M
-                    at, dk, dv = accumulate(
-                        at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                        STAGES, SCORES, OUT, WORKER, mixed=False
+                        STAGES, SCORES, OUT, WORKER, mixed=mixed
                     )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
@@ -408,15 +403,7 @@ def load_tiles(
             first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
-                # a short tile at the end takes a mask
-                full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-                for i in tl.range(full_last, last):
-                    q_start = i * BLOCK_M
-                    at, ends = load_queries(
-                        at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, come, h, q_len, queries,
-                        BLOCK_M, STAGES
-                    )  # fmt: skip
-                for i in tl.range(full_first, full_last):
+                for i in tl.range(first, last):
                     q_start = i * BLOCK_M
                     at, ends = load_queries(
                         at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, come, h, q_len, queries,

@@ -62,6 +62,7 @@ except compile.NotCompiled as why:
         ("deepseek_mla", "hopper_wide.backward", 192, 128),
         ("packed_rope", "hopper_wide.backward", 192, 128),
         ("full", "hopper_backward.backward", 64, 64),
+        ("cross", "hopper_backward.backward", 64, 64),
         ("full", "hopper_backward.backward", 128, 128),
         ("full", "hopper_wide.backward", 256, 256),
     ],

@@ -42,7 +42,7 @@ def test_what_is_set_in_the_first_loop_alone_is_told() -> None:
     ("line", "lost"),
     [
         ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24", ["UR8", "UR9", "UR10", "UR11"]),
-        ("HGMMA.64x64x16.F32.BF16 R24, R116, gdesc[UR8].tnspB, R24", ["UR8", "UR9"]),
+        ("HGMMA.64x64x16.F32.BF16 R24, R116, gdesc[UR8].tnspB, R24", ["UR10", "UR11"]),
         ("LDG.E R0, desc[UR8][R26.64]", ["UR8", "UR9"]),
         ("UIADD3.64 UR4, UR8, 0x2, URZ", ["UR8", "UR9"]),
         ("UIADD3 UR4, UP0, UR8, UR9, URZ", ["UR8", "UR9"]),

@@ -92,11 +92,15 @@ def _registers(name: str, operands: str) -> tuple[frozenset[int], frozenset[int]
         others.insert(0, first)
     reads: set[int] = set()
     for operand in others:
-        # tiles in shared memory take two each: both factors, or the second one alone
-        tiles = 2 if len(others) > 1 and re.fullmatch(r"R\d+", others[1]) else 4
         for what, register in re.findall(r"(gdesc\[|desc\[|\b)(UR\d+)", operand):
-            count = {"gdesc[": tiles, "desc[": 2, "": 2 if ".64" in name and name.startswith("UIADD3") else 1}[what]
-            reads |= _numbered(register, count)
+            if what == "gdesc[":
+                reads |= _numbered(register, 4)
+                if re.fullmatch(r"R\d+", others[1]):
+                    # the left tile's two are idle where that is in registers of threads
+                    reads -= _numbered(register, 2)
+            else:
+                pair = what or (".64" in name and name.startswith("UIADD3"))
+                reads |= _numbered(register, 2 if pair else 1)
     return frozenset(sets), frozenset(reads)
 
 

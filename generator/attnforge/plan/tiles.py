@@ -160,7 +160,7 @@ def tables(
             hopper[its] |= {size: {keys: Tile(*t) for keys, t in row.items()} for size, row in sizes.items()}
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     least: dict[str, dict[int, int]] = {}
-    layers += ("given", *(("packed_given",) if packed else ()), f"given_{weight}") if given else ()
+    layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()
     for layer in (*layers, *(("left", f"left_{weight}") if reach and weight != "heavy" else ())):
         for its, limits in found["faster"].get(layer, {}).items():
             faster[its] = {

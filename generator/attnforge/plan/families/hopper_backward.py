@@ -131,13 +131,12 @@ class Backward:
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
         """The loops over tiles of queries, with a call for each."""
         a = self.shared.analysis
-        # one loop takes fewer registers than two; where all but the last tile is full, the second one pays. Not beside
-        # terms that load much: there the assembler (of CUDA 12.8) has parts of addresses of tiles worked out before the
-        # first loop alone, and the second one reads registers that nobody set where the first one has no tile
-        joined = bool(self.shared.spec.masks) or self.terms.weight == "heavy"
+        # mixed and full tiles share a loop, which takes fewer registers than two. Of two the assembler of CUDA 12.8 may
+        # have parts of addresses of tiles worked out before the first one alone: the second one reads what nobody set
+        # where the first one has no tile
         whole = "k_start + BLOCK_N <= k_len"
         return Loops(
-            a.queries, a.query_states, step, joined, False, self.terms.narrowed, full_if=whole, known=a.shared_range
+            a.queries, a.query_states, step, True, False, self.terms.narrowed, full_if=whole, known=a.shared_range
         )
 
     @property

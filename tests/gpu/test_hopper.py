@@ -105,7 +105,7 @@ def check_gradients(package: Package, *args: torch.Tensor, **more: Any) -> None:
             assert errors[0].max() <= 1.25 * errors[1].max() and errors[0].mean() <= 1.05 * errors[1].mean()
 
 
-@pytest.mark.parametrize("name", ["causal", "full", "mistral", "rope_gqa", "softcap"])
+@pytest.mark.parametrize("name", ["causal", "full", "cross", "mistral", "rope_gqa", "softcap"])
 @pytest.mark.parametrize(
     ("size", "v_size"),
     [*((size, size) for size in (64, 80, 128, 160, 256)), (192, 128), (160, 64), (200, 128), (256, 128)],

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 FLOOR := .venv-floor
 NEWEST := .venv-newest
 # The parts of the suite that depend on the versions of triton and numpy.
-SMALL := tests/printing/test_printers.py tests/plan/test_reference.py generated/rope_swa_softcap
+SMALL := tests/printing/test_printers.py tests/plan/test_reference.py tests/gpu/test_hopper_compile.py generated/rope_swa_softcap
 
 .DEFAULT_GOAL := help
 .PHONY: help demo train docs site bench style quick test gpu-test floor-test newest-test clean

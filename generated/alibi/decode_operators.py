@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  57784a51dbb1219d
-#   text hash     3a2e61a59e5bd49e
+#   content hash  b421a2fd1f674af6
+#   text hash     2f24a7c28ffa2106
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  57784a51dbb1219d
-#   text hash     c3e9af21575d63b9
+#   content hash  b421a2fd1f674af6
+#   text hash     7463016bf3ebe2f6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

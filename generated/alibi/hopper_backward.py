@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  57784a51dbb1219d
-#   text hash     25f5ea594b8697a8
+#   content hash  b421a2fd1f674af6
+#   text hash     6507b067e7f73bfc
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -277,7 +277,8 @@ def work(
 
             # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
             tma.store_wait(0)
-            rows = view(shares.index(WORKER), v_buffer.dtype, [64, BLOCK_D], ROWS)
+            PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
+            rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
             row = k_start + WORKER * 64
             rows.store((dk * scale).to(v_buffer.dtype))

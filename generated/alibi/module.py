@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  57784a51dbb1219d
-#   text hash     36e61108e6729d86
+#   content hash  b421a2fd1f674af6
+#   text hash     fb6b051cf0df92b8
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

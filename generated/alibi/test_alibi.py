@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  57784a51dbb1219d
-#   text hash     a6b6b9cca955374b
+#   content hash  b421a2fd1f674af6
+#   text hash     b57b7613614b630b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  57784a51dbb1219d
-#   text hash     d6b23c6b0425ae02
+#   content hash  b421a2fd1f674af6
+#   text hash     351cae9c024a60f7
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  728473a8b42d9301
-#   text hash     f2ab8c58b848de01
+#   content hash  2f4afeb46a645eae
+#   text hash     b9b350381624d96e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

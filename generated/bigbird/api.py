@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  728473a8b42d9301
-#   text hash     de7db0e69bc8ff3f
+#   content hash  2f4afeb46a645eae
+#   text hash     f06b8bd21f5f9b3c
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  728473a8b42d9301
-#   text hash     0504fa37a01ac5c7
+#   content hash  2f4afeb46a645eae
+#   text hash     0cc659f3b719e39e
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  728473a8b42d9301
-#   text hash     7eccff9bcc23b9e3
+#   content hash  2f4afeb46a645eae
+#   text hash     53a7bd202c070d1f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

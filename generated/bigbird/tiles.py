@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  728473a8b42d9301
-#   text hash     65e6463995c34a67
+#   content hash  2f4afeb46a645eae
+#   text hash     abf7852b616eb87f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

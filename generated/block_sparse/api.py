@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  74a8e30fbb9a9632
-#   text hash     9cdeefc002b60c35
+#   content hash  815a6f5aa2fe4062
+#   text hash     c08580b6048e548e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

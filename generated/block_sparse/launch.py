@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  74a8e30fbb9a9632
-#   text hash     a43fa17a51493de4
+#   content hash  815a6f5aa2fe4062
+#   text hash     6bc2a0c66a2ad7c8
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  74a8e30fbb9a9632
-#   text hash     94fb66304723620c
+#   content hash  815a6f5aa2fe4062
+#   text hash     c5cbbc71386ea708
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

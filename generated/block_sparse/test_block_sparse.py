@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  74a8e30fbb9a9632
-#   text hash     05546b36e31f73e1
+#   content hash  815a6f5aa2fe4062
+#   text hash     c8a1277e51adb0e9
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b022696fc40eda8c
-#   text hash     4f1f854f9f08f75f
+#   content hash  71206991c3015135
+#   text hash     1163f23eca834325
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

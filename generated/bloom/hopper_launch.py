@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b022696fc40eda8c
-#   text hash     9ca4da77bcba07ac
+#   content hash  71206991c3015135
+#   text hash     05231805feda874e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b022696fc40eda8c
-#   text hash     6e5c0f90de350d8a
+#   content hash  71206991c3015135
+#   text hash     23f2440f9b4e6f57
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b022696fc40eda8c
-#   text hash     f45f69b8b1bebe6d
+#   content hash  71206991c3015135
+#   text hash     e25e7ccfc7e284e3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

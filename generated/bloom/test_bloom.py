@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b022696fc40eda8c
-#   text hash     bfd39c7f75fb93c4
+#   content hash  71206991c3015135
+#   text hash     c373725440731dc5
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

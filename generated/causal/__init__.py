@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29f837ccb659168d
-#   text hash     d7b93ef4679b8a1c
+#   content hash  0339e3c93b51e83e
+#   text hash     04cfda315d9d6e55
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29f837ccb659168d
-#   text hash     a77e87514704954b
+#   content hash  0339e3c93b51e83e
+#   text hash     ce65b353fa985868
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29f837ccb659168d
-#   text hash     fe0bd1f684ef1514
+#   content hash  0339e3c93b51e83e
+#   text hash     5d46aa36196658a1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29f837ccb659168d
-#   text hash     76e7f80b3d88b14d
+#   content hash  0339e3c93b51e83e
+#   text hash     afe763db985fbdac
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29f837ccb659168d
-#   text hash     fe921bbf35d6936f
+#   content hash  0339e3c93b51e83e
+#   text hash     c53e6d91e29c3228
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29f837ccb659168d
-#   text hash     b3a06e3fac5bdcd5
+#   content hash  0339e3c93b51e83e
+#   text hash     19dd33d4db4b18f1
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  894b39bd57fcf36b
-#   text hash     75c1292dc92f0d7a
+#   content hash  c5cddc251261ca04
+#   text hash     608c3678847d31a6
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  894b39bd57fcf36b
-#   text hash     cf71cba638f5b005
+#   content hash  c5cddc251261ca04
+#   text hash     a824ee8cf754d7e8
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  894b39bd57fcf36b
-#   text hash     a5e9b22528bcd551
+#   content hash  c5cddc251261ca04
+#   text hash     34fc0b827e0444ac
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

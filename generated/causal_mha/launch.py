@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  894b39bd57fcf36b
-#   text hash     ba2a51dc08e1da4e
+#   content hash  c5cddc251261ca04
+#   text hash     f8e75b469bfabd65
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  894b39bd57fcf36b
-#   text hash     fa2834886d438cd4
+#   content hash  c5cddc251261ca04
+#   text hash     468c5760ef641769
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0285f62865650d18
-#   text hash     e86da6073fc241c6
+#   content hash  5ca2460558748625
+#   text hash     44fa6bc104fa26a0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

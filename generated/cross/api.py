@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0285f62865650d18
-#   text hash     46351dd0fd6b190e
+#   content hash  5ca2460558748625
+#   text hash     9e664e3d91ad12bd
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0285f62865650d18
-#   text hash     ba5a4732b8e355ec
+#   content hash  5ca2460558748625
+#   text hash     8ac709b053aa7b76
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0285f62865650d18
-#   text hash     7559b5007a968351
+#   content hash  5ca2460558748625
+#   text hash     fa270e1276456293
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0285f62865650d18
-#   text hash     87af36992c7a964e
+#   content hash  5ca2460558748625
+#   text hash     f35f6aff2f318004
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

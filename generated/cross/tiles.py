@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0285f62865650d18
-#   text hash     6c293f17c1233dbf
+#   content hash  5ca2460558748625
+#   text hash     620cfdeb8705dda3
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  020547fe6d3a054d
-#   text hash     5de1b23ba12ba9c0
+#   content hash  8637efd40949c7d9
+#   text hash     525e1840b5bca131
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  020547fe6d3a054d
-#   text hash     f07da952366fad70
+#   content hash  8637efd40949c7d9
+#   text hash     019c7f55f523ff08
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  020547fe6d3a054d
-#   text hash     5a6511b24b3c56a1
+#   content hash  8637efd40949c7d9
+#   text hash     3c57d6ff3f73ec27
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  020547fe6d3a054d
-#   text hash     612ecb55cf706178
+#   content hash  8637efd40949c7d9
+#   text hash     fdc0a5d20be3c92c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

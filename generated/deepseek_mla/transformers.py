@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  020547fe6d3a054d
-#   text hash     fdab66d5f6c0dd00
+#   content hash  8637efd40949c7d9
+#   text hash     ffa8ecec5378ee0b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f96e1ceb02fc8491
-#   text hash     456e48654c4fb18a
+#   content hash  f904831496684c83
+#   text hash     dd82e2f6a0ee85ff
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f96e1ceb02fc8491
-#   text hash     de2f18514836fcf5
+#   content hash  f904831496684c83
+#   text hash     936b1b0565e44bbe
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1eb4a8893d4d0687
-#   text hash     f1d014d195be4fde
+#   content hash  765fb316798adbf2
+#   text hash     878ed7940c508ad7
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

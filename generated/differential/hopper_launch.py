@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1eb4a8893d4d0687
-#   text hash     9b5fb5066fd76dee
+#   content hash  765fb316798adbf2
+#   text hash     fa0b2737d2930bed
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1eb4a8893d4d0687
-#   text hash     a4fa4d7402c82a34
+#   content hash  765fb316798adbf2
+#   text hash     87bc563458abdb9a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1eb4a8893d4d0687
-#   text hash     8d2fa652aa8afd55
+#   content hash  765fb316798adbf2
+#   text hash     3f272bfb28544385
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1eb4a8893d4d0687
-#   text hash     4f82dced3f40ff14
+#   content hash  765fb316798adbf2
+#   text hash     624ae97e19ab8500
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

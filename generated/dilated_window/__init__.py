@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d28dc3098d22fb
-#   text hash     d54430e6521b788d
+#   content hash  e0be54c791b0be55
+#   text hash     65cd81ed7dc12aab
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

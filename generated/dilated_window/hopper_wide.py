@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d28dc3098d22fb
-#   text hash     773b3270a72764dd
+#   content hash  e0be54c791b0be55
+#   text hash     16f5e781a55d3a05
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d28dc3098d22fb
-#   text hash     a2dfa5f3117e7af1
+#   content hash  e0be54c791b0be55
+#   text hash     d14e8867909ff704
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

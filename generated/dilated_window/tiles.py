@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26d28dc3098d22fb
-#   text hash     5985a89a0bc6bb37
+#   content hash  e0be54c791b0be55
+#   text hash     ba16f772f22e4dbe
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b41b2df041e6cf85
-#   text hash     6fb1e23b8048fa85
+#   content hash  2e6df59d595345ee
+#   text hash     4a85296623372d43
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b41b2df041e6cf85
-#   text hash     b4b625c002fe64aa
+#   content hash  2e6df59d595345ee
+#   text hash     60a35bf51ccc355a
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

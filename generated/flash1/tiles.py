@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b41b2df041e6cf85
-#   text hash     4e6343166e881cee
+#   content hash  2e6df59d595345ee
+#   text hash     23fc725f91b6d55c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b00a86ec5481ef3
-#   text hash     79bada2ba790676e
+#   content hash  87f73562d8b475e7
+#   text hash     e08a807774e6cdce
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

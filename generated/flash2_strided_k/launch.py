@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b00a86ec5481ef3
-#   text hash     e65010f50d54b3a9
+#   content hash  87f73562d8b475e7
+#   text hash     a7355cba8c6d06da
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

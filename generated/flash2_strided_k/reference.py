@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b00a86ec5481ef3
-#   text hash     dcc3b21ee56d223a
+#   content hash  87f73562d8b475e7
+#   text hash     9ceeb0949d7e26c1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b00a86ec5481ef3
-#   text hash     405253972ea8c017
+#   content hash  87f73562d8b475e7
+#   text hash     b8797d031e5a45e5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

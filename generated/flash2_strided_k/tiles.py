@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b00a86ec5481ef3
-#   text hash     f8f993a4af5d7061
+#   content hash  87f73562d8b475e7
+#   text hash     e16164810ff40ead
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3b79f65425b76e8b
-#   text hash     a568409d6a78d5e9
+#   content hash  81acf60f436eb7c9
+#   text hash     9f4511b0819f6314
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

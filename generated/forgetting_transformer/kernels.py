@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3b79f65425b76e8b
-#   text hash     5f11adfb95440b77
+#   content hash  81acf60f436eb7c9
+#   text hash     2aa3d26b7c6e65fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3b79f65425b76e8b
-#   text hash     adb28462b2df123a
+#   content hash  81acf60f436eb7c9
+#   text hash     e6b948db5de19285
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

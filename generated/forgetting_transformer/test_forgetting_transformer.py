@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3b79f65425b76e8b
-#   text hash     5393725e16654d6c
+#   content hash  81acf60f436eb7c9
+#   text hash     edfb8a751f3c9609
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3b79f65425b76e8b
-#   text hash     3a02f39214609626
+#   content hash  81acf60f436eb7c9
+#   text hash     29f2549798a49280
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24e4fc7b5e9af619
-#   text hash     4f95f13049838aa7
+#   content hash  83fba009845a255b
+#   text hash     a4a8fa6a00d344bf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

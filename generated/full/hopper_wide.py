@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24e4fc7b5e9af619
-#   text hash     f9a4029396a29e22
+#   content hash  83fba009845a255b
+#   text hash     56e70aba757e334a
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

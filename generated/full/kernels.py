@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24e4fc7b5e9af619
-#   text hash     565cfc876353c051
+#   content hash  83fba009845a255b
+#   text hash     b32b34ee03e0684b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

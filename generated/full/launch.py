@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24e4fc7b5e9af619
-#   text hash     6cea22de8f559652
+#   content hash  83fba009845a255b
+#   text hash     377ce7e82fc69e1c
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24e4fc7b5e9af619
-#   text hash     a440fde5bb8495c7
+#   content hash  83fba009845a255b
+#   text hash     c5fe2d08539c0050
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

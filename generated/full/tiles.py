@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24e4fc7b5e9af619
-#   text hash     747aec77f36bc3b2
+#   content hash  83fba009845a255b
+#   text hash     cb70de1be327fa05
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e0d9612e265f4b5
-#   text hash     d0cedb2f15710482
+#   content hash  a3a62e225a44fd94
+#   text hash     c341ca05c8c53622
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e0d9612e265f4b5
-#   text hash     95aafdff50a6f551
+#   content hash  a3a62e225a44fd94
+#   text hash     d25519371598496f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e0d9612e265f4b5
-#   text hash     1b91b7bfa80cc5e9
+#   content hash  a3a62e225a44fd94
+#   text hash     3e9ca417da1ed047
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -271,7 +271,8 @@ def work(
 
             # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
             tma.store_wait(0)
-            rows = view(shares.index(WORKER), v_buffer.dtype, [64, BLOCK_D], ROWS)
+            PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
+            rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
             row = k_start + WORKER * 64
             rows.store((dk * scale).to(v_buffer.dtype))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e0d9612e265f4b5
-#   text hash     7e1736557d0db562
+#   content hash  a3a62e225a44fd94
+#   text hash     fb01ce751c206b53
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e0d9612e265f4b5
-#   text hash     d3abc058b246ed4c
+#   content hash  a3a62e225a44fd94
+#   text hash     fdb45cdb695fe4e8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

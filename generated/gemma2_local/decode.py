@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76f74982b2b3e53a
-#   text hash     2785699552002c0a
+#   content hash  877a24deb0608fc0
+#   text hash     afb985ad9fcf330a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

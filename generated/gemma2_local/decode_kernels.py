@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76f74982b2b3e53a
-#   text hash     a17ec7d348997abc
+#   content hash  877a24deb0608fc0
+#   text hash     34e0352ff9a10dfd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

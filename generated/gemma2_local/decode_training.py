@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76f74982b2b3e53a
-#   text hash     9868996564d4778f
+#   content hash  877a24deb0608fc0
+#   text hash     e4f0737e4448cfeb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76f74982b2b3e53a
-#   text hash     a466e904118dc280
+#   content hash  877a24deb0608fc0
+#   text hash     cf26ffa2ba155e9c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76f74982b2b3e53a
-#   text hash     f9959125ef2d27a2
+#   content hash  877a24deb0608fc0
+#   text hash     d7d48b65861d37da
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2494ce0142170463
-#   text hash     982ac8d5d1a8f4cb
+#   content hash  e2a1c9265edd546f
+#   text hash     fe643a8532dc60e2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

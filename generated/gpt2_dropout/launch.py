@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2494ce0142170463
-#   text hash     084f91486a22dcb9
+#   content hash  e2a1c9265edd546f
+#   text hash     014cbda1f3bf417f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2494ce0142170463
-#   text hash     426a42b3ad86f508
+#   content hash  e2a1c9265edd546f
+#   text hash     66a8871011f230c8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

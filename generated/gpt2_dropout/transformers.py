@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2494ce0142170463
-#   text hash     8289c4dc7d254d60
+#   content hash  e2a1c9265edd546f
+#   text hash     6330cfccd262640e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89c962ecdb5f15ed
-#   text hash     4a73250a2fef3563
+#   content hash  16a42f464cc759d0
+#   text hash     b40be0009c037434
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89c962ecdb5f15ed
-#   text hash     4c6679255b32e8eb
+#   content hash  16a42f464cc759d0
+#   text hash     6471a180e8eb79d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

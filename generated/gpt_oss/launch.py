@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89c962ecdb5f15ed
-#   text hash     245d562087d1d66e
+#   content hash  16a42f464cc759d0
+#   text hash     88f9fd78986c0ed2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89c962ecdb5f15ed
-#   text hash     7a1dcec6b229f296
+#   content hash  16a42f464cc759d0
+#   text hash     446eed2f341595ff
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

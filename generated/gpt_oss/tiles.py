@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89c962ecdb5f15ed
-#   text hash     b3883630c17dd3fa
+#   content hash  16a42f464cc759d0
+#   text hash     caba0d64d64b51df
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

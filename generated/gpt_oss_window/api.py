@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f62304122f0a5bfe
-#   text hash     4f03ccbfeb8cc566
+#   content hash  138b466975e72176
+#   text hash     39175b3a68896015
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

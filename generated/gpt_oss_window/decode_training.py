@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f62304122f0a5bfe
-#   text hash     50ec5e5fa9181ffa
+#   content hash  138b466975e72176
+#   text hash     40b8c3a717152a7f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

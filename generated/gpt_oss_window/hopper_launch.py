@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f62304122f0a5bfe
-#   text hash     0f022897320fb3d9
+#   content hash  138b466975e72176
+#   text hash     374b1f8e3ae2cd6e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

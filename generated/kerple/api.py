@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d741b260330143e
-#   text hash     e574429a98b53ae4
+#   content hash  f2c8ba0381ea6db1
+#   text hash     1dfd453b73df19c1
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d741b260330143e
-#   text hash     8962ed0b50c4c3f1
+#   content hash  f2c8ba0381ea6db1
+#   text hash     5a0ef5aa42e0ffbf
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

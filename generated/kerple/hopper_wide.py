@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d741b260330143e
-#   text hash     85c7f2ed2333e1ce
+#   content hash  f2c8ba0381ea6db1
+#   text hash     74c0e7214eae573d
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

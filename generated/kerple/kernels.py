@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d741b260330143e
-#   text hash     81cf47ff81b9aaa4
+#   content hash  f2c8ba0381ea6db1
+#   text hash     41168e848846b103
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d741b260330143e
-#   text hash     838c59fb06658b62
+#   content hash  f2c8ba0381ea6db1
+#   text hash     7b81cc847303526e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  093f43e87ef5d0b1
-#   text hash     43029040856eb77d
+#   content hash  7ce7b716bbc5fb60
+#   text hash     9b38875b7d4456bf
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

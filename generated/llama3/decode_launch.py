@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  093f43e87ef5d0b1
-#   text hash     81da9328362db073
+#   content hash  7ce7b716bbc5fb60
+#   text hash     a12f2f39d01bc847
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

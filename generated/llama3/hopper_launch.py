@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  093f43e87ef5d0b1
-#   text hash     61eabf7b37f650c3
+#   content hash  7ce7b716bbc5fb60
+#   text hash     27ed063414256fbe
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

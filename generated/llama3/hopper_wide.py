@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  093f43e87ef5d0b1
-#   text hash     e36f6f71a14cec75
+#   content hash  7ce7b716bbc5fb60
+#   text hash     4b5da8ac96354656
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

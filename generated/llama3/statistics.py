@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  093f43e87ef5d0b1
-#   text hash     9332843472a79d67
+#   content hash  7ce7b716bbc5fb60
+#   text hash     224eb50c4feaa594
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  68223b083ae946de
-#   text hash     a153283845f19c0e
+#   content hash  ad07f97996441214
+#   text hash     0e5eb7fcf7de4963
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  68223b083ae946de
-#   text hash     cde52f67b5714458
+#   content hash  ad07f97996441214
+#   text hash     f2a4d0652f162916
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  68223b083ae946de
-#   text hash     1edbc2f78fc42a52
+#   content hash  ad07f97996441214
+#   text hash     f69f187563f538d2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

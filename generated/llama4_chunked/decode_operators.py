@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  001dab9474638327
-#   text hash     a3f14a3e65a3a4b3
+#   content hash  334576ba992a9af6
+#   text hash     d9782373b1edcbcb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

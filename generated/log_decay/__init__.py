@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f3856a7afa20dfe7
-#   text hash     3d37a0419620f53d
+#   content hash  e4db048dedd624c6
+#   text hash     876b671163ec8217
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

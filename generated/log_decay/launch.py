@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f3856a7afa20dfe7
-#   text hash     6454698470fcfba9
+#   content hash  e4db048dedd624c6
+#   text hash     4a8f363f53d03956
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

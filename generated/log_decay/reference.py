@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f3856a7afa20dfe7
-#   text hash     dfdcd9de9bc7b3e5
+#   content hash  e4db048dedd624c6
+#   text hash     a8a8ea291bf42d5e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

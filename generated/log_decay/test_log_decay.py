@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f3856a7afa20dfe7
-#   text hash     8d3e170e7e29326e
+#   content hash  e4db048dedd624c6
+#   text hash     f96e9c9eb7fb3c58
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f3856a7afa20dfe7
-#   text hash     8c71e0d2905ed747
+#   content hash  e4db048dedd624c6
+#   text hash     72cb5623acbd15c7
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8a10924821f52dd
-#   text hash     655f31223eebb54b
+#   content hash  51e6dcf68670eaed
+#   text hash     7e9bb3a8ab631c9c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8a10924821f52dd
-#   text hash     bcfba6770e48535f
+#   content hash  51e6dcf68670eaed
+#   text hash     a051288039fd9ffb
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8a10924821f52dd
-#   text hash     c3ca49da0d9edac4
+#   content hash  51e6dcf68670eaed
+#   text hash     5a51dfb92f0f8350
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

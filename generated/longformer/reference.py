@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8a10924821f52dd
-#   text hash     cfd7e7c1716f41a3
+#   content hash  51e6dcf68670eaed
+#   text hash     73c37446adadcf2f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

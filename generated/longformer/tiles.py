@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8a10924821f52dd
-#   text hash     535d646a2d90c8cc
+#   content hash  51e6dcf68670eaed
+#   text hash     f6c77a7db73425bc
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7def9af012e8462
-#   text hash     57341e5b28189ff2
+#   content hash  4a7659613e2fe538
+#   text hash     54e57671f57a436c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7def9af012e8462
-#   text hash     00370ec70c9f4d04
+#   content hash  4a7659613e2fe538
+#   text hash     da6342eb3a3cc35c
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

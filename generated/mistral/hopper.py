@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7def9af012e8462
-#   text hash     6cfb8de4152a3236
+#   content hash  4a7659613e2fe538
+#   text hash     94296ef495c3e2e8
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7def9af012e8462
-#   text hash     52eeb2525a93ac39
+#   content hash  4a7659613e2fe538
+#   text hash     95863ccc9a08c4d2
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

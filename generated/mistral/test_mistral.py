@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7def9af012e8462
-#   text hash     fad82d7113e76e5e
+#   content hash  4a7659613e2fe538
+#   text hash     94eb950501cfc0ef
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

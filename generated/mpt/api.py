@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06ecea529a3d21ba
-#   text hash     a32ccca7249e46b4
+#   content hash  0f0550b9d305407b
+#   text hash     b84f890c9e3bb2da
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06ecea529a3d21ba
-#   text hash     cab896925590a558
+#   content hash  0f0550b9d305407b
+#   text hash     c65e97d4ab100730
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -276,7 +276,8 @@ def work(
 
             # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
             tma.store_wait(0)
-            rows = view(shares.index(WORKER), v_buffer.dtype, [64, BLOCK_D], ROWS)
+            PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
+            rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
             row = k_start + WORKER * 64
             rows.store((dk * scale).to(v_buffer.dtype))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06ecea529a3d21ba
-#   text hash     9e1ae4c91dd2b74a
+#   content hash  0f0550b9d305407b
+#   text hash     c06e097453b9d402
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06ecea529a3d21ba
-#   text hash     b541a43915730efe
+#   content hash  0f0550b9d305407b
+#   text hash     05f98d5b6892e16b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

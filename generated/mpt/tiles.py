@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06ecea529a3d21ba
-#   text hash     f993aa0be261cba0
+#   content hash  0f0550b9d305407b
+#   text hash     7df512e12c5ef76d
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c232337efb0a20a7
-#   text hash     ed2b1c99ba977ab2
+#   content hash  be818a77f4715c14
+#   text hash     749015a4400e4ddc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c232337efb0a20a7
-#   text hash     0a1328b70861e6a8
+#   content hash  be818a77f4715c14
+#   text hash     49fef06ba8bcb972
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c232337efb0a20a7
-#   text hash     c6b8fc5fb661db6b
+#   content hash  be818a77f4715c14
+#   text hash     ed0f356c657b7c2b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

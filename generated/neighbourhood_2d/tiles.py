@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c232337efb0a20a7
-#   text hash     f38d8370de7d35b7
+#   content hash  be818a77f4715c14
+#   text hash     a4b54bc307e7e00e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

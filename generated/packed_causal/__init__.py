@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95082fd9e53d439b
-#   text hash     feb0fb14f688baae
+#   content hash  7ba207d6df0d80db
+#   text hash     e2395864b62b99a8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95082fd9e53d439b
-#   text hash     7ac0c58c6e256c55
+#   content hash  7ba207d6df0d80db
+#   text hash     9de40cabf2a48095
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95082fd9e53d439b
-#   text hash     9e8b450dae852c3b
+#   content hash  7ba207d6df0d80db
+#   text hash     4367b09a328ab650
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

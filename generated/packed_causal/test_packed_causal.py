@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95082fd9e53d439b
-#   text hash     c6f495852bd83d02
+#   content hash  7ba207d6df0d80db
+#   text hash     54f2e225eeb21dc2
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95082fd9e53d439b
-#   text hash     65768fa4f10d68e9
+#   content hash  7ba207d6df0d80db
+#   text hash     1fd31d1685fd0f4c
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

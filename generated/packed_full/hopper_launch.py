@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bcfefbd44885f1e9
-#   text hash     6c1502cf93912afb
+#   content hash  54bf9c8396f577db
+#   text hash     20b5a4d6bfa6e166
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bcfefbd44885f1e9
-#   text hash     28d7d04ace85f0e0
+#   content hash  54bf9c8396f577db
+#   text hash     f9482395826d2466
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

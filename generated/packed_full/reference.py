@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bcfefbd44885f1e9
-#   text hash     7d5fb0d3ed14c30f
+#   content hash  54bf9c8396f577db
+#   text hash     6038ff4169dd72b4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

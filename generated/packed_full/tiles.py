@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bcfefbd44885f1e9
-#   text hash     25da064cb657fbc5
+#   content hash  54bf9c8396f577db
+#   text hash     be71d1df831fe8a3
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bcfefbd44885f1e9
-#   text hash     c6699f6d48ee83aa
+#   content hash  54bf9c8396f577db
+#   text hash     c9048d986e8b95f0
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

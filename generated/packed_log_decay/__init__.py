@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eede6f334046b9fc
-#   text hash     02c7887a904b3b5e
+#   content hash  4cd63aa0041a4481
+#   text hash     1fcc13dd88951424
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eede6f334046b9fc
-#   text hash     585add2f4e6d6609
+#   content hash  4cd63aa0041a4481
+#   text hash     04a6db273c8230f3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eede6f334046b9fc
-#   text hash     c0d8ae96f8efe686
+#   content hash  4cd63aa0041a4481
+#   text hash     b72c3f7eb762319d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

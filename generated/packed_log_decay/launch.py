@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eede6f334046b9fc
-#   text hash     a4ec20faa53eeb68
+#   content hash  4cd63aa0041a4481
+#   text hash     930220063ab65690
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eede6f334046b9fc
-#   text hash     5a9a5174b2be9fca
+#   content hash  4cd63aa0041a4481
+#   text hash     9072625ab49332bf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b3cb6f88287c965
-#   text hash     f2903cc252a4ffa5
+#   content hash  1dc6aa6027d0f4f8
+#   text hash     0af6f1344a68eaa3
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -287,7 +287,8 @@ def work(
 
             # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
             tma.store_wait(0)
-            rows = view(shares.index(WORKER), v_buffer.dtype, [64, BLOCK_D], ROWS)
+            PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
+            rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = k_offset.to(tl.int64) * Hkv + kv_h
             row = k_start + WORKER * 64
             rows.store((dk * scale).to(v_buffer.dtype))

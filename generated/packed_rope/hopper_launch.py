@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b3cb6f88287c965
-#   text hash     e04b961c6648b6c1
+#   content hash  1dc6aa6027d0f4f8
+#   text hash     17c8e48eda75531a
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b3cb6f88287c965
-#   text hash     912c4aec210d5626
+#   content hash  1dc6aa6027d0f4f8
+#   text hash     d32ffa98b0fec998
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

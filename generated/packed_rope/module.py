@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b3cb6f88287c965
-#   text hash     d7e31a6332d9c19d
+#   content hash  1dc6aa6027d0f4f8
+#   text hash     b316797b0fc38467
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

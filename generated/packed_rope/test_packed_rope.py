@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b3cb6f88287c965
-#   text hash     e2197cff51f9dae8
+#   content hash  1dc6aa6027d0f4f8
+#   text hash     80c0cb6fb4ce3352
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f8319dd3fb79eccb
-#   text hash     a013d688513f603f
+#   content hash  f0fa9e6607c4f58c
+#   text hash     1500fd3042a9ca84
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

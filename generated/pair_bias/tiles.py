@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f8319dd3fb79eccb
-#   text hash     68873e0ca170f4a7
+#   content hash  f0fa9e6607c4f58c
+#   text hash     6ca274fef43fb609
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

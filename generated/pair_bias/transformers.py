@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f8319dd3fb79eccb
-#   text hash     b93642159164cec6
+#   content hash  f0fa9e6607c4f58c
+#   text hash     07d83f419ced6876
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0877a28e0f260fb2
-#   text hash     36e693d8f6713b2e
+#   content hash  02ad5a1412b95601
+#   text hash     2adab2bf467f7551
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

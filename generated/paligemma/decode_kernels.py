@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0877a28e0f260fb2
-#   text hash     cfad7ee86c0533a0
+#   content hash  02ad5a1412b95601
+#   text hash     1abf5624fd975aa8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

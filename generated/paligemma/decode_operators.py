@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0877a28e0f260fb2
-#   text hash     7df31eb513b7db7b
+#   content hash  02ad5a1412b95601
+#   text hash     2e1495f8d3336578
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0877a28e0f260fb2
-#   text hash     7fccf9beac417787
+#   content hash  02ad5a1412b95601
+#   text hash     c6ebc84e157c83a8
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

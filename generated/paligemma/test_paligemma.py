@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0877a28e0f260fb2
-#   text hash     b67f67f59a27f582
+#   content hash  02ad5a1412b95601
+#   text hash     3ea4eebb3ea02e9d
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

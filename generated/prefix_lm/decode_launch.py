@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e1009d1d754ac412
-#   text hash     845a81e9dfb97c83
+#   content hash  4a18903046087017
+#   text hash     497cb44eb190008b
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

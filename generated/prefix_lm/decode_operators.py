@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e1009d1d754ac412
-#   text hash     8984810b21c0bc0c
+#   content hash  4a18903046087017
+#   text hash     f1e65452cb470fcf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

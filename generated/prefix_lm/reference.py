@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e1009d1d754ac412
-#   text hash     9a5e6a718a680f8b
+#   content hash  4a18903046087017
+#   text hash     a50b957ccdd62d8c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e1009d1d754ac412
-#   text hash     7040f747e31be971
+#   content hash  4a18903046087017
+#   text hash     40c98413992ac98c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

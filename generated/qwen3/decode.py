@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  49de5fea4cd70705
-#   text hash     1f75c3f65a395932
+#   content hash  916c5d8ca46e0679
+#   text hash     87b02da1de2b898f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

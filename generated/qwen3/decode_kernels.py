@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  49de5fea4cd70705
-#   text hash     2ae15d1f10d64d48
+#   content hash  916c5d8ca46e0679
+#   text hash     c63770f855cd1d4e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

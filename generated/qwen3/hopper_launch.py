@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  49de5fea4cd70705
-#   text hash     93a08656c1e01d2e
+#   content hash  916c5d8ca46e0679
+#   text hash     62f463ca33fef4a2
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  49de5fea4cd70705
-#   text hash     89af15c4cf8d9b22
+#   content hash  916c5d8ca46e0679
+#   text hash     cbba7a7a78ec2aa3
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

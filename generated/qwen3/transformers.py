@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  49de5fea4cd70705
-#   text hash     6d9ff24b29f0f1ef
+#   content hash  916c5d8ca46e0679
+#   text hash     e6b1c2bc037a65a2
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

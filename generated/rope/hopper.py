@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  af0500df90f0bd4c
-#   text hash     908f94f7a6f98ff5
+#   content hash  ddf5d95798c2f6bf
+#   text hash     3e799310a96e53a6
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  af0500df90f0bd4c
-#   text hash     e78249a7410ddba5
+#   content hash  ddf5d95798c2f6bf
+#   text hash     700f36498bf88bb9
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  af0500df90f0bd4c
-#   text hash     3d49613a216abe22
+#   content hash  ddf5d95798c2f6bf
+#   text hash     6ed98054b790238f
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  af0500df90f0bd4c
-#   text hash     bdc83d1cb5d29a95
+#   content hash  ddf5d95798c2f6bf
+#   text hash     956979ee83928329
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

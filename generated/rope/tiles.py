@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  af0500df90f0bd4c
-#   text hash     8c629ffc397a9373
+#   content hash  ddf5d95798c2f6bf
+#   text hash     64bee840f4c7fad6
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a3a7bcf0a7c0481a
-#   text hash     28b8f88ccee6f785
+#   content hash  f79453ab2fa370d2
+#   text hash     a5021af7fa935a8d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a3a7bcf0a7c0481a
-#   text hash     65e8bffb5beaff59
+#   content hash  f79453ab2fa370d2
+#   text hash     865e5a44bf5c4464
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a3a7bcf0a7c0481a
-#   text hash     944f046d1bc2a1ec
+#   content hash  f79453ab2fa370d2
+#   text hash     a55726e441349373
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

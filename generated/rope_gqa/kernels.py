@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a3a7bcf0a7c0481a
-#   text hash     0d90bad1b8a3a524
+#   content hash  f79453ab2fa370d2
+#   text hash     fc8aef84beb3e917
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

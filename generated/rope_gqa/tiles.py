@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a3a7bcf0a7c0481a
-#   text hash     d08fe3a9634da51a
+#   content hash  f79453ab2fa370d2
+#   text hash     028a77ed3a2b12d8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

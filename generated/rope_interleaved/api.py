@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d70b40b4b90dce1
-#   text hash     761817c9cf27f8b6
+#   content hash  7069f939514cb728
+#   text hash     96495f3a8f0ded5e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d70b40b4b90dce1
-#   text hash     38ad50bed9c7b7f0
+#   content hash  7069f939514cb728
+#   text hash     199df5a31d966528
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

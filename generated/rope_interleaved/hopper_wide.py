@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d70b40b4b90dce1
-#   text hash     6ebaab93a21c4e51
+#   content hash  7069f939514cb728
+#   text hash     20fb7ed631dee7ab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

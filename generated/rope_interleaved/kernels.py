@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d70b40b4b90dce1
-#   text hash     a12e0a52a7e97518
+#   content hash  7069f939514cb728
+#   text hash     21ea2dc70645c46e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

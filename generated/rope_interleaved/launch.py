@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3d70b40b4b90dce1
-#   text hash     531c32f57fce0dbe
+#   content hash  7069f939514cb728
+#   text hash     39b07d86dfa557ed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f931d924dcf1c097
-#   text hash     f367f4954963d4e1
+#   content hash  be4cac5aaf78d0d0
+#   text hash     1d264a2c3adbe167
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f931d924dcf1c097
-#   text hash     fa00cbc68db06fac
+#   content hash  be4cac5aaf78d0d0
+#   text hash     09c498faf03dfc41
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f931d924dcf1c097
-#   text hash     6a20f9c6d8d11896
+#   content hash  be4cac5aaf78d0d0
+#   text hash     3ac02f9bdbc0d821
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

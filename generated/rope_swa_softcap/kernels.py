@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f931d924dcf1c097
-#   text hash     6ee2c16666dd7fc5
+#   content hash  be4cac5aaf78d0d0
+#   text hash     04192f2838ccfe90
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

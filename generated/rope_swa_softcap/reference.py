@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f931d924dcf1c097
-#   text hash     2ef9dfed9d649a9d
+#   content hash  be4cac5aaf78d0d0
+#   text hash     3a030d19b6dcf716
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

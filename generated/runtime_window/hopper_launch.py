@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccddb44a05d7b1cc
-#   text hash     2cc219862e4e2d63
+#   content hash  e3a8be2ad15c959e
+#   text hash     ad578faa7cbc00d1
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccddb44a05d7b1cc
-#   text hash     a6862142ea6799f1
+#   content hash  e3a8be2ad15c959e
+#   text hash     65a36426367f558d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccddb44a05d7b1cc
-#   text hash     1c020c495ff3d84d
+#   content hash  e3a8be2ad15c959e
+#   text hash     b02fe03966fd6a0b
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccddb44a05d7b1cc
-#   text hash     113fa6dca60c75da
+#   content hash  e3a8be2ad15c959e
+#   text hash     e2de7d7fd260c8b3
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

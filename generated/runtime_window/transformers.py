@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccddb44a05d7b1cc
-#   text hash     f66e703271320c02
+#   content hash  e3a8be2ad15c959e
+#   text hash     0efdc83a4908ad73
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

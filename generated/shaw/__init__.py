@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a52cbcf40175c7c7
-#   text hash     c59d9fb661b434a3
+#   content hash  8d4451ded803abf0
+#   text hash     ed153411ddd96d3f
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a52cbcf40175c7c7
-#   text hash     f242486008e7f3b5
+#   content hash  8d4451ded803abf0
+#   text hash     167399a7f83892cc
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

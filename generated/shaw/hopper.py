@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a52cbcf40175c7c7
-#   text hash     125dadcdbadf8541
+#   content hash  8d4451ded803abf0
+#   text hash     c396f313ab94d9ca
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a52cbcf40175c7c7
-#   text hash     30883f0101254852
+#   content hash  8d4451ded803abf0
+#   text hash     7c84e1f8bd9c098b
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a52cbcf40175c7c7
-#   text hash     2058ca55653ed951
+#   content hash  8d4451ded803abf0
+#   text hash     643cd23b25208e78
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

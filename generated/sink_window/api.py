@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e6bb8cbf0a3ce6
-#   text hash     d92f3d2ecc9c4e41
+#   content hash  231aff76210cc310
+#   text hash     5940f84d7bc04d29
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

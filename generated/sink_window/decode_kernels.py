@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e6bb8cbf0a3ce6
-#   text hash     ccc661ec4f5884a4
+#   content hash  231aff76210cc310
+#   text hash     f54840549a367561
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e6bb8cbf0a3ce6
-#   text hash     6c928d70e19f4713
+#   content hash  231aff76210cc310
+#   text hash     8d34850879094995
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -264,7 +264,8 @@ def work(
 
             # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
             tma.store_wait(0)
-            rows = view(shares.index(WORKER), v_buffer.dtype, [64, BLOCK_D], ROWS)
+            PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
+            rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
             row = k_start + WORKER * 64
             rows.store((dk * scale).to(v_buffer.dtype))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e6bb8cbf0a3ce6
-#   text hash     90e58ab694103509
+#   content hash  231aff76210cc310
+#   text hash     6b13091a64aaf707
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e6bb8cbf0a3ce6
-#   text hash     8b228e3be4ec7d88
+#   content hash  231aff76210cc310
+#   text hash     387774e4714a8d0d
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e6bb8cbf0a3ce6
-#   text hash     130909e6edde1d64
+#   content hash  231aff76210cc310
+#   text hash     f1acb7a73e0ee6d2
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

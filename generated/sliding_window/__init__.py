@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3487346ea91ff686
-#   text hash     770a75b04ed475ff
+#   content hash  6b4ab85002a77747
+#   text hash     3add77fde9301040
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

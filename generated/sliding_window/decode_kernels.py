@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3487346ea91ff686
-#   text hash     c4ebbca0929f483a
+#   content hash  6b4ab85002a77747
+#   text hash     5360f03360da6dcb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

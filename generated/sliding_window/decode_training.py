@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3487346ea91ff686
-#   text hash     4a1819d8dd0e3f92
+#   content hash  6b4ab85002a77747
+#   text hash     bb8e17b45caab95b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3487346ea91ff686
-#   text hash     8f8bb2762aa8b579
+#   content hash  6b4ab85002a77747
+#   text hash     a3b193e4e0705a96
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e93ebb2b13516082
-#   text hash     8ee8592b3695362b
+#   content hash  339835a298d44f80
+#   text hash     9aa8aa847968e835
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e93ebb2b13516082
-#   text hash     1e5d82c1f18412ad
+#   content hash  339835a298d44f80
+#   text hash     92aab5ce4c0ae5a6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

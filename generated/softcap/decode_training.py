@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e93ebb2b13516082
-#   text hash     d422df51cec57ba9
+#   content hash  339835a298d44f80
+#   text hash     1541cbad1534d696
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e93ebb2b13516082
-#   text hash     fbaf047240afa4d7
+#   content hash  339835a298d44f80
+#   text hash     acd54b00f0cf7ce8
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

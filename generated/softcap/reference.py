@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e93ebb2b13516082
-#   text hash     3159d265187da0fd
+#   content hash  339835a298d44f80
+#   text hash     ec7877313956cd46
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

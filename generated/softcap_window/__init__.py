@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  601bea47f744bdd5
-#   text hash     f94d0dfbf8085a06
+#   content hash  e91f82ff101d7c6a
+#   text hash     2bb0dd7c6bca3399
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

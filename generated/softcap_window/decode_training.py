@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  601bea47f744bdd5
-#   text hash     706516de74a5d27e
+#   content hash  e91f82ff101d7c6a
+#   text hash     9f29dc964992d97e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

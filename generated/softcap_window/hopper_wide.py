@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  601bea47f744bdd5
-#   text hash     43f85637b2964c39
+#   content hash  e91f82ff101d7c6a
+#   text hash     48713b4094835958
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  601bea47f744bdd5
-#   text hash     7af85823d4a6a4f9
+#   content hash  e91f82ff101d7c6a
+#   text hash     a4d5db0bba71f641
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

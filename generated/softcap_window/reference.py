@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  601bea47f744bdd5
-#   text hash     d54ac9aa5a07e8e9
+#   content hash  e91f82ff101d7c6a
+#   text hash     7c036a60e24db77c
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  163876a8ff925890
-#   text hash     7da7b1215fbd5648
+#   content hash  6deb010581069898
+#   text hash     dbb99ab50204ce0c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

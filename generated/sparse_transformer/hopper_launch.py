@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  163876a8ff925890
-#   text hash     9574850bec946dc0
+#   content hash  6deb010581069898
+#   text hash     367c7275fa9e5d6a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

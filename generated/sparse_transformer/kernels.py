@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  163876a8ff925890
-#   text hash     e4870198f0bf839a
+#   content hash  6deb010581069898
+#   text hash     f52b2cb034f32e02
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  163876a8ff925890
-#   text hash     70db0971775d0cef
+#   content hash  6deb010581069898
+#   text hash     b5ab6a40a4abed4c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  163876a8ff925890
-#   text hash     5b1ab7fa966c2dbf
+#   content hash  6deb010581069898
+#   text hash     0e2b5a595f797e4c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1c6fb039cdcbe6ef
-#   text hash     d89370f16f7e3ba4
+#   content hash  8ddcc3d6e3e41034
+#   text hash     d70919188f173e72
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

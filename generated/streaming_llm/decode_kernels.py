@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1c6fb039cdcbe6ef
-#   text hash     36fa5900f7d24f89
+#   content hash  8ddcc3d6e3e41034
+#   text hash     82fe774c15f417d5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

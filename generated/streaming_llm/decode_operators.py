@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1c6fb039cdcbe6ef
-#   text hash     729dec21a9792125
+#   content hash  8ddcc3d6e3e41034
+#   text hash     393f6df4f1e2dc63
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1c6fb039cdcbe6ef
-#   text hash     ca02e55ba20478c8
+#   content hash  8ddcc3d6e3e41034
+#   text hash     1c6f03a97c48e293
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

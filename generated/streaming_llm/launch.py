@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1c6fb039cdcbe6ef
-#   text hash     6e92546ace1be710
+#   content hash  8ddcc3d6e3e41034
+#   text hash     9b00c6b5e0a5a40f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

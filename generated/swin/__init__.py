@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2687d0a8e6cf5555
-#   text hash     06fd16b13d4ab9a1
+#   content hash  820252bfa912326c
+#   text hash     a7650350ceb29dae
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2687d0a8e6cf5555
-#   text hash     eebee1f7ecf6e92f
+#   content hash  820252bfa912326c
+#   text hash     0a76245556051447
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2687d0a8e6cf5555
-#   text hash     9df1cdaf660200dc
+#   content hash  820252bfa912326c
+#   text hash     9d16435877120a40
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

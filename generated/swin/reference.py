@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2687d0a8e6cf5555
-#   text hash     b6f2f7b696d717e6
+#   content hash  820252bfa912326c
+#   text hash     81e04d223b1b6360
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2687d0a8e6cf5555
-#   text hash     a37db420b8361ddd
+#   content hash  820252bfa912326c
+#   text hash     7933ab7574ac12ce
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

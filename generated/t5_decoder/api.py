@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fea8f344d1845433
-#   text hash     e6dbc837e151b6a3
+#   content hash  860511db9ab524fe
+#   text hash     c8794623e2384ea4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fea8f344d1845433
-#   text hash     28e6cea533d70c60
+#   content hash  860511db9ab524fe
+#   text hash     12a203e18b7fc869
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fea8f344d1845433
-#   text hash     887f78a9b3aaac52
+#   content hash  860511db9ab524fe
+#   text hash     d5ea2a0d92017fe5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fea8f344d1845433
-#   text hash     87756d618e98071d
+#   content hash  860511db9ab524fe
+#   text hash     ef303989c46544fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

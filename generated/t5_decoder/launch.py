@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fea8f344d1845433
-#   text hash     14834f7a5ef17abf
+#   content hash  860511db9ab524fe
+#   text hash     c7c6aa3079ffedae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

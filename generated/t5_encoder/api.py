@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c10747bbfb85e3b4
-#   text hash     0ab8c6302d461ee6
+#   content hash  ee84e3ff768cd20e
+#   text hash     2170ba700592059e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

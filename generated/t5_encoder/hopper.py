@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c10747bbfb85e3b4
-#   text hash     a13ec3a4b972e670
+#   content hash  ee84e3ff768cd20e
+#   text hash     308b68903d4349c3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

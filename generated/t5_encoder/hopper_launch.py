@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c10747bbfb85e3b4
-#   text hash     0857164f2e78a5c8
+#   content hash  ee84e3ff768cd20e
+#   text hash     c6f483f302f259d4
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

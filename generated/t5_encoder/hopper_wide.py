@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c10747bbfb85e3b4
-#   text hash     dc928f6aa3dbfe70
+#   content hash  ee84e3ff768cd20e
+#   text hash     c5cc4dedf1d157c2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c10747bbfb85e3b4
-#   text hash     4bcaf1584814245a
+#   content hash  ee84e3ff768cd20e
+#   text hash     129823680b6e37b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

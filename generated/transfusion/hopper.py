@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b11f0c8e608c0a0
-#   text hash     7793a57aead80aaf
+#   content hash  c85be6ea2c66801f
+#   text hash     f62b1a1eea634416
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b11f0c8e608c0a0
-#   text hash     8f09495a21cadb89
+#   content hash  c85be6ea2c66801f
+#   text hash     affe942cb9e7aaa9
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

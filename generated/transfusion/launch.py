@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b11f0c8e608c0a0
-#   text hash     754fddefde3ba98c
+#   content hash  c85be6ea2c66801f
+#   text hash     a231c43cf0c326da
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b11f0c8e608c0a0
-#   text hash     3c417150c910b362
+#   content hash  c85be6ea2c66801f
+#   text hash     757c80b7cbe5ded9
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b11f0c8e608c0a0
-#   text hash     fbbce77c3069810e
+#   content hash  c85be6ea2c66801f
+#   text hash     a490054c3c782e6b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4399d080ed0313b
-#   text hash     f639a325ddf15e58
+#   content hash  229439b5a81de245
+#   text hash     0a6d56dde86d36a7
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

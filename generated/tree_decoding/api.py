@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4399d080ed0313b
-#   text hash     2a1fa47ff4416fdd
+#   content hash  229439b5a81de245
+#   text hash     f278df7c12ecc143
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4399d080ed0313b
-#   text hash     ca33c7be57d28d25
+#   content hash  229439b5a81de245
+#   text hash     b820d7e0bedf1232
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4399d080ed0313b
-#   text hash     28b2c347bfe2d1c8
+#   content hash  229439b5a81de245
+#   text hash     9f8b957fbc77dd90
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

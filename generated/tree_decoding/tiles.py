@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4399d080ed0313b
-#   text hash     f6f98b37b1bedb22
+#   content hash  229439b5a81de245
+#   text hash     1b597eff20ece076
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

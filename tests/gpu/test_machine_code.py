@@ -47,6 +47,7 @@ def test_what_is_set_in_the_first_loop_alone_is_told() -> None:
         ("UIADD3.64 UR4, UR8, 0x2, URZ", ["UR8", "UR9"]),
         ("UIADD3 UR4, UP0, UR8, UR9, URZ", ["UR8", "UR9"]),
         ("UMOV UR8, UR4", ["UR4"]),
+        ("VOTEU.ANY UR6, UPT, P0", []),
         ("STS [UR7+0x10], R2", ["UR7"]),
         ("@P1 UMOV UR8, UR4", []),
         ("UMOV UR8, 0x4", []),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 _LABEL = re.compile(r"(\.L_\w+):")
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:(?P<only_if>@\S+)\s+)?(?P<name>[^\s;]+)\s*(?P<operands>[^;]*?)\s*;")
-_SETS = re.compile(r"U|R2UR|S2UR|CS2UR|REDUX")  # names of instructions whose first operand may be such a register
+_SETS = re.compile(r"U|R2UR|S2UR|CS2UR|REDUX|VOTEU")  # names of instructions whose first operand may be such a register
 _WIDE = re.compile(r"\.(64|WIDE)\b")
 _PLACE = re.compile(r"`\((\.L_\w+)\)")
 

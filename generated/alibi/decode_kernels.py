@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b421a2fd1f674af6
-#   text hash     f5a640e85316ab87
+#   content hash  ea3717c7733dc8d8
+#   text hash     c9ecf41d93d37c02
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

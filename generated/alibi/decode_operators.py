@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b421a2fd1f674af6
-#   text hash     2f24a7c28ffa2106
+#   content hash  ea3717c7733dc8d8
+#   text hash     9c80809b9ecf51da
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

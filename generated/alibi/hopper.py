@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b421a2fd1f674af6
-#   text hash     46d5eb5d0f630dfa
+#   content hash  ea3717c7733dc8d8
+#   text hash     39587338720f657a
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

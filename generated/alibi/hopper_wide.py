@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b421a2fd1f674af6
-#   text hash     3faefa4bcf0334d8
+#   content hash  ea3717c7733dc8d8
+#   text hash     f3c6006f7c9d6308
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

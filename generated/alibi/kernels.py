@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b421a2fd1f674af6
-#   text hash     54e7b2a0817ac2ec
+#   content hash  ea3717c7733dc8d8
+#   text hash     73a3938b98934047
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f4afeb46a645eae
-#   text hash     b3a23b1e18896211
+#   content hash  3faa51a175157107
+#   text hash     2fdf936c82d90a4d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

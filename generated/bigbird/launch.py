@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f4afeb46a645eae
-#   text hash     0cc659f3b719e39e
+#   content hash  3faa51a175157107
+#   text hash     52d0bdbc7c6521fc
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

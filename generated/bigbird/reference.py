@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f4afeb46a645eae
-#   text hash     53a7bd202c070d1f
+#   content hash  3faa51a175157107
+#   text hash     56318baedf2a52f8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f4afeb46a645eae
-#   text hash     39ee03f4fccf729c
+#   content hash  3faa51a175157107
+#   text hash     6ddc00073e0da922
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

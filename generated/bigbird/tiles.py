@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f4afeb46a645eae
-#   text hash     abf7852b616eb87f
+#   content hash  3faa51a175157107
+#   text hash     57bcbdee5d4d409c
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

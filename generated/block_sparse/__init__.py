@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  815a6f5aa2fe4062
-#   text hash     f8fe6901f2346906
+#   content hash  bcb8662f62945016
+#   text hash     186b9946a8efce55
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

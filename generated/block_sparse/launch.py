@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  815a6f5aa2fe4062
-#   text hash     6bc2a0c66a2ad7c8
+#   content hash  bcb8662f62945016
+#   text hash     d6319c180b9e78ad
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

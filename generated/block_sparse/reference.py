@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  815a6f5aa2fe4062
-#   text hash     c5cbbc71386ea708
+#   content hash  bcb8662f62945016
+#   text hash     bc45c146c46e340a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

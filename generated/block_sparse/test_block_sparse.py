@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  815a6f5aa2fe4062
-#   text hash     c8a1277e51adb0e9
+#   content hash  bcb8662f62945016
+#   text hash     54dfa965a35b13d1
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

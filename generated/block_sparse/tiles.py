@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  815a6f5aa2fe4062
-#   text hash     a521fbafc9165616
+#   content hash  bcb8662f62945016
+#   text hash     03829fab58831aad
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

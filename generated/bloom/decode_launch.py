@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71206991c3015135
-#   text hash     5f0a8ec1465a8d68
+#   content hash  76d00563ab709f8e
+#   text hash     6325af6ef293432f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71206991c3015135
-#   text hash     24aec035023afce1
+#   content hash  76d00563ab709f8e
+#   text hash     b03cc8af75f5b0a5
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71206991c3015135
-#   text hash     05231805feda874e
+#   content hash  76d00563ab709f8e
+#   text hash     15169ccbeae32c86
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

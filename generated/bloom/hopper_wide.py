@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71206991c3015135
-#   text hash     23f2440f9b4e6f57
+#   content hash  76d00563ab709f8e
+#   text hash     272e731fff593b6c
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

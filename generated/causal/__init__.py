@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0339e3c93b51e83e
-#   text hash     04cfda315d9d6e55
+#   content hash  88401db2c51a9a5d
+#   text hash     13d407be03299a5b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

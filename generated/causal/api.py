@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0339e3c93b51e83e
-#   text hash     31db041e7da2b7da
+#   content hash  88401db2c51a9a5d
+#   text hash     7a0e2a2113027b5d
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

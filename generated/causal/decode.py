@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0339e3c93b51e83e
-#   text hash     1142558e69a3785d
+#   content hash  88401db2c51a9a5d
+#   text hash     d764931ed2f41f32
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0339e3c93b51e83e
-#   text hash     12fb12779b3a49a3
+#   content hash  88401db2c51a9a5d
+#   text hash     e13bec74edea2253
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

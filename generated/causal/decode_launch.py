@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0339e3c93b51e83e
-#   text hash     8cd5a24b56c11ce4
+#   content hash  88401db2c51a9a5d
+#   text hash     79150a15b294c86a
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

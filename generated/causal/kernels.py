@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0339e3c93b51e83e
-#   text hash     5d46aa36196658a1
+#   content hash  88401db2c51a9a5d
+#   text hash     8b204789de8d4025
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

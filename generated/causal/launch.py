@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0339e3c93b51e83e
-#   text hash     e20eef75cd93f567
+#   content hash  88401db2c51a9a5d
+#   text hash     ced373a221f1e391
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

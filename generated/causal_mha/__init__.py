@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c5cddc251261ca04
-#   text hash     608c3678847d31a6
+#   content hash  c7f5d6f6af195d1c
+#   text hash     935dfa80226674b1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

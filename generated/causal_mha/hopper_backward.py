@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c5cddc251261ca04
-#   text hash     dfef942f0e4f5b1c
+#   content hash  c7f5d6f6af195d1c
+#   text hash     3286680500949d37
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c5cddc251261ca04
-#   text hash     a2a1d966a601d648
+#   content hash  c7f5d6f6af195d1c
+#   text hash     6e272ce13ac96bb9
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c5cddc251261ca04
-#   text hash     5ccfab2e02cbc5e7
+#   content hash  c7f5d6f6af195d1c
+#   text hash     a6be4b2c3d112ea0
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

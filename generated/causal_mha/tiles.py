@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c5cddc251261ca04
-#   text hash     a5e8edaf0641503a
+#   content hash  c7f5d6f6af195d1c
+#   text hash     fff55e26e65ec004
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

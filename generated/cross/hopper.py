@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5ca2460558748625
-#   text hash     8ac709b053aa7b76
+#   content hash  bc5cb09f3c5b05a2
+#   text hash     ad28a3458dbb5d97
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

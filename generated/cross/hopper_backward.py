@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5ca2460558748625
-#   text hash     14c27f707da775e1
+#   content hash  bc5cb09f3c5b05a2
+#   text hash     65b5d2e0f17a031c
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

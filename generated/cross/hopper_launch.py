@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5ca2460558748625
-#   text hash     fa270e1276456293
+#   content hash  bc5cb09f3c5b05a2
+#   text hash     0eef8e3e1d5c6d47
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

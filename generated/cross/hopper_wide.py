@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5ca2460558748625
-#   text hash     d6d0ba4a5fd43f0e
+#   content hash  bc5cb09f3c5b05a2
+#   text hash     e65b8183d17927dc
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

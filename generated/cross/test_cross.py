@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5ca2460558748625
-#   text hash     d359ae40ffacecda
+#   content hash  bc5cb09f3c5b05a2
+#   text hash     b39c45c168e6d62b
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

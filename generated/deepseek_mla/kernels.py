@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8637efd40949c7d9
-#   text hash     3c57d6ff3f73ec27
+#   content hash  9f1dcadd6aa69ca1
+#   text hash     ef89332aae60d3cb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8637efd40949c7d9
-#   text hash     58153ddec5efc751
+#   content hash  9f1dcadd6aa69ca1
+#   text hash     da23bd035ed1aa18
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

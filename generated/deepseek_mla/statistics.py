@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8637efd40949c7d9
-#   text hash     8d9e2c0f22443b9b
+#   content hash  9f1dcadd6aa69ca1
+#   text hash     ad90b32d6fbd3666
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8637efd40949c7d9
-#   text hash     3b0a368836b25006
+#   content hash  9f1dcadd6aa69ca1
+#   text hash     3fc41304f6ff979e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

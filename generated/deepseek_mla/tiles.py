@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8637efd40949c7d9
-#   text hash     fdc0a5d20be3c92c
+#   content hash  9f1dcadd6aa69ca1
+#   text hash     3a56be389bc01d17
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f904831496684c83
-#   text hash     dd82e2f6a0ee85ff
+#   content hash  4fe1d725ec2abf98
+#   text hash     0c42bda7f2b73875
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

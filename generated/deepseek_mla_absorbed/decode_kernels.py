@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f904831496684c83
-#   text hash     88e2afca37d41cdc
+#   content hash  4fe1d725ec2abf98
+#   text hash     dc35a3fcfe2540de
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f904831496684c83
-#   text hash     e023ff959b32532a
+#   content hash  4fe1d725ec2abf98
+#   text hash     eb3f4b26878ccaf5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

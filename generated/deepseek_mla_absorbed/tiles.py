@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f904831496684c83
-#   text hash     d890a26b58eec4e4
+#   content hash  4fe1d725ec2abf98
+#   text hash     c7487d1afa2f38ae
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  765fb316798adbf2
-#   text hash     878ed7940c508ad7
+#   content hash  15ffdb4bb98f577f
+#   text hash     9c59cc8c24d36c9b
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  765fb316798adbf2
-#   text hash     fa0b2737d2930bed
+#   content hash  15ffdb4bb98f577f
+#   text hash     568ccee9a58da1cc
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  765fb316798adbf2
-#   text hash     3a11f15b6ba7891a
+#   content hash  15ffdb4bb98f577f
+#   text hash     1fa155598a1cd972
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  765fb316798adbf2
-#   text hash     6713bb14741165ac
+#   content hash  15ffdb4bb98f577f
+#   text hash     7271627293df751f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

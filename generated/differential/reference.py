@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  765fb316798adbf2
-#   text hash     95ed5339a400b987
+#   content hash  15ffdb4bb98f577f
+#   text hash     93837b4ebec2604b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

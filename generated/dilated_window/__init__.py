@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e0be54c791b0be55
-#   text hash     65cd81ed7dc12aab
+#   content hash  8b9e358ff716071b
+#   text hash     b5396f8ff92b9624
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

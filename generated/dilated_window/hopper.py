@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e0be54c791b0be55
-#   text hash     07edb697b2428e29
+#   content hash  8b9e358ff716071b
+#   text hash     5cf3b0e9fc65dacf
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

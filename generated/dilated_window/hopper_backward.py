@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e0be54c791b0be55
-#   text hash     a4b34e17f68d5f60
+#   content hash  8b9e358ff716071b
+#   text hash     ba1f69c9ac2752dc
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

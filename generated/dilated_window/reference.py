@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e0be54c791b0be55
-#   text hash     3969633f8d7c9540
+#   content hash  8b9e358ff716071b
+#   text hash     a76bded44ff4cee5
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

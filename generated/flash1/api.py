@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2e6df59d595345ee
-#   text hash     78d5e8089d852a8b
+#   content hash  3aee163952c398ed
+#   text hash     afc8ba10256bae3c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2e6df59d595345ee
-#   text hash     b9d91c5a4d191dff
+#   content hash  3aee163952c398ed
+#   text hash     65869bfd70aa09c9
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

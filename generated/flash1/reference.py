@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2e6df59d595345ee
-#   text hash     4a85296623372d43
+#   content hash  3aee163952c398ed
+#   text hash     1d80a6f9a5e7bfba
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

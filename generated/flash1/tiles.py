@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2e6df59d595345ee
-#   text hash     23fc725f91b6d55c
+#   content hash  3aee163952c398ed
+#   text hash     64262f278c83c3cb
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87f73562d8b475e7
-#   text hash     bce6b4ae85a0d6d3
+#   content hash  0f37666dfdfce95c
+#   text hash     6c29896b1764821f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

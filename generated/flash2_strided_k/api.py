@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87f73562d8b475e7
-#   text hash     9ca2efd3e80210cc
+#   content hash  0f37666dfdfce95c
+#   text hash     6b576cffa99c3933
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87f73562d8b475e7
-#   text hash     9ceeb0949d7e26c1
+#   content hash  0f37666dfdfce95c
+#   text hash     24fa4e1732faa950
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87f73562d8b475e7
-#   text hash     b8797d031e5a45e5
+#   content hash  0f37666dfdfce95c
+#   text hash     c4abc1c8b07461d9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  87f73562d8b475e7
-#   text hash     e16164810ff40ead
+#   content hash  0f37666dfdfce95c
+#   text hash     9ee08903b97373f8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81acf60f436eb7c9
-#   text hash     9f4511b0819f6314
+#   content hash  35449cd26755fd71
+#   text hash     6afab18854449db0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

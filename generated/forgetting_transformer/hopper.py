@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81acf60f436eb7c9
-#   text hash     21598ce3b8e2f87e
+#   content hash  35449cd26755fd71
+#   text hash     3b54b5d283243c2d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  81acf60f436eb7c9
-#   text hash     e6b948db5de19285
+#   content hash  35449cd26755fd71
+#   text hash     e3328ddcac3d14e6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

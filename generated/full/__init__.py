@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83fba009845a255b
-#   text hash     a4a8fa6a00d344bf
+#   content hash  428eb96ca8ae2b9a
+#   text hash     3926ec1a2a34b994
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83fba009845a255b
-#   text hash     1cc448c3d623e5b1
+#   content hash  428eb96ca8ae2b9a
+#   text hash     69bc0830a8bfd0be
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83fba009845a255b
-#   text hash     b32b34ee03e0684b
+#   content hash  428eb96ca8ae2b9a
+#   text hash     e445801e2d3c8d16
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83fba009845a255b
-#   text hash     c5fe2d08539c0050
+#   content hash  428eb96ca8ae2b9a
+#   text hash     edc627a901dbd5ff
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

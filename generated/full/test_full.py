@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83fba009845a255b
-#   text hash     1f54e3245c4dd920
+#   content hash  428eb96ca8ae2b9a
+#   text hash     f889bc13cee1d268
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

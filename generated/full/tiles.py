@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83fba009845a255b
-#   text hash     cb70de1be327fa05
+#   content hash  428eb96ca8ae2b9a
+#   text hash     5f8999f6119cbd84
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

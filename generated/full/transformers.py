@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83fba009845a255b
-#   text hash     5faaee38193fb386
+#   content hash  428eb96ca8ae2b9a
+#   text hash     273c41cc1d0841c9
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a3a62e225a44fd94
-#   text hash     c341ca05c8c53622
+#   content hash  ee35eee8c0203703
+#   text hash     adf2823cca791284
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a3a62e225a44fd94
-#   text hash     d25519371598496f
+#   content hash  ee35eee8c0203703
+#   text hash     0a3be2c4ff3412b6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a3a62e225a44fd94
-#   text hash     a2464b921d044ff6
+#   content hash  ee35eee8c0203703
+#   text hash     98b4c990010143ce
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a3a62e225a44fd94
-#   text hash     eddc4aceb72a36e6
+#   content hash  ee35eee8c0203703
+#   text hash     a5ef19050fea720e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

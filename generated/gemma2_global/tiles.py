@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a3a62e225a44fd94
-#   text hash     fdb45cdb695fe4e8
+#   content hash  ee35eee8c0203703
+#   text hash     c32eb3ba3ff24c31
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

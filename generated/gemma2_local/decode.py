@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  877a24deb0608fc0
-#   text hash     afb985ad9fcf330a
+#   content hash  99aa46e4b69d3a5d
+#   text hash     5629fc3515bf8f8a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  877a24deb0608fc0
-#   text hash     d67f3b670f3afbc3
+#   content hash  99aa46e4b69d3a5d
+#   text hash     5ff4b1419e4eb5b5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

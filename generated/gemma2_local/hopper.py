@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  877a24deb0608fc0
-#   text hash     cf26ffa2ba155e9c
+#   content hash  99aa46e4b69d3a5d
+#   text hash     48971fa465ee66b8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  877a24deb0608fc0
-#   text hash     c15daf5aff29cca2
+#   content hash  99aa46e4b69d3a5d
+#   text hash     235ef9bc0a5927c5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

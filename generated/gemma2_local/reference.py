@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  877a24deb0608fc0
-#   text hash     d7d48b65861d37da
+#   content hash  99aa46e4b69d3a5d
+#   text hash     04ac95a87dc41ba8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

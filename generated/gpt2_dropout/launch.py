@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2a1c9265edd546f
-#   text hash     014cbda1f3bf417f
+#   content hash  a68bdac438b146db
+#   text hash     d82d4af755d583f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2a1c9265edd546f
-#   text hash     66a8871011f230c8
+#   content hash  a68bdac438b146db
+#   text hash     65f71a09b5f49ea5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

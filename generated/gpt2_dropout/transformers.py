@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2a1c9265edd546f
-#   text hash     6330cfccd262640e
+#   content hash  a68bdac438b146db
+#   text hash     475bf0b7f91a5edb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

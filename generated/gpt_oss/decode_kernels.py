@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  16a42f464cc759d0
-#   text hash     5b97944a6b0a1214
+#   content hash  02287ecbd2d996c4
+#   text hash     0cb52176cd533d6e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

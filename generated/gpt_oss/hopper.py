@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  16a42f464cc759d0
-#   text hash     a8caad6062a19d10
+#   content hash  02287ecbd2d996c4
+#   text hash     61faf3a72c77d8e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  16a42f464cc759d0
-#   text hash     88f9fd78986c0ed2
+#   content hash  02287ecbd2d996c4
+#   text hash     7e6d6f50338c061c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

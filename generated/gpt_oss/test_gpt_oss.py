@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  16a42f464cc759d0
-#   text hash     e87a5b89f6f7ff15
+#   content hash  02287ecbd2d996c4
+#   text hash     afecb1ed9904fbc1
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  138b466975e72176
-#   text hash     220a2a43f50ebdaa
+#   content hash  d30453102c651cee
+#   text hash     82778bb3edb7d5c7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

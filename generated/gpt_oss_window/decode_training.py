@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  138b466975e72176
-#   text hash     40b8c3a717152a7f
+#   content hash  d30453102c651cee
+#   text hash     9f6cfd8fa9d9c657
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

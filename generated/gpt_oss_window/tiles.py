@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  138b466975e72176
-#   text hash     66f3ced5cf94fae8
+#   content hash  d30453102c651cee
+#   text hash     011e627d01858ac7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

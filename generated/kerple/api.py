@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2c8ba0381ea6db1
-#   text hash     1dfd453b73df19c1
+#   content hash  85b2f87292541a7a
+#   text hash     c991a5f199642889
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2c8ba0381ea6db1
-#   text hash     5a0ef5aa42e0ffbf
+#   content hash  85b2f87292541a7a
+#   text hash     297a017b6d8b4649
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

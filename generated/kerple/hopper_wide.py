@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2c8ba0381ea6db1
-#   text hash     74c0e7214eae573d
+#   content hash  85b2f87292541a7a
+#   text hash     0ebaca44939d95f5
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

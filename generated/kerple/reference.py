@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2c8ba0381ea6db1
-#   text hash     75b080e86e2b9b88
+#   content hash  85b2f87292541a7a
+#   text hash     abe569d1dc1150fa
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

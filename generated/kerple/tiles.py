@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f2c8ba0381ea6db1
-#   text hash     02250e1a25c273b5
+#   content hash  85b2f87292541a7a
+#   text hash     28736b275f40f7ca
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7ce7b716bbc5fb60
-#   text hash     ead0c3145440a0a4
+#   content hash  4b197f8f6ce3b97a
+#   text hash     9182e61e1cacc1b6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

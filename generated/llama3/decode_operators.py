@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7ce7b716bbc5fb60
-#   text hash     f26f381e35f6739b
+#   content hash  4b197f8f6ce3b97a
+#   text hash     d0666f54932b2044
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7ce7b716bbc5fb60
-#   text hash     4b5da8ac96354656
+#   content hash  4b197f8f6ce3b97a
+#   text hash     95b3011ce06451b7
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

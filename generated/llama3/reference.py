@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7ce7b716bbc5fb60
-#   text hash     96a43cca1ca6e1f3
+#   content hash  4b197f8f6ce3b97a
+#   text hash     1547eb4bc2d2d836
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7ce7b716bbc5fb60
-#   text hash     d911fc56525f3801
+#   content hash  4b197f8f6ce3b97a
+#   text hash     c4af98a57e8b5dbb
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

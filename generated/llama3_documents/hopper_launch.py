@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad07f97996441214
-#   text hash     0e5eb7fcf7de4963
+#   content hash  b30c4640b95cad0a
+#   text hash     1d4d1f7f3986a51c
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad07f97996441214
-#   text hash     0213d7065a2c9b26
+#   content hash  b30c4640b95cad0a
+#   text hash     78e3f0cda189ac01
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

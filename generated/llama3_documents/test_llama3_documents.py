@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad07f97996441214
-#   text hash     ab5ea5f25528d7c5
+#   content hash  b30c4640b95cad0a
+#   text hash     74efc08f36af93d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad07f97996441214
-#   text hash     85124d1e08b3ff39
+#   content hash  b30c4640b95cad0a
+#   text hash     853ba0f9fa2c111d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  334576ba992a9af6
-#   text hash     0f222471545c5077
+#   content hash  08c63eb068ced5d2
+#   text hash     e1d9047ca15ce9cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

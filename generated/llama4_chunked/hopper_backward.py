@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  334576ba992a9af6
-#   text hash     a99f0f7e7a802772
+#   content hash  08c63eb068ced5d2
+#   text hash     4137804fc794ba73
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

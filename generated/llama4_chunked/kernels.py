@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  334576ba992a9af6
-#   text hash     0f713f83d017761e
+#   content hash  08c63eb068ced5d2
+#   text hash     f96ded80aa9b194f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

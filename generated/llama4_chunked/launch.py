@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  334576ba992a9af6
-#   text hash     cc781fdff4e006f0
+#   content hash  08c63eb068ced5d2
+#   text hash     8b234c7d7deaaa09
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  334576ba992a9af6
-#   text hash     2123bc2a40fe5bc3
+#   content hash  08c63eb068ced5d2
+#   text hash     af556ee989988773
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

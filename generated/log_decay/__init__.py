@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e4db048dedd624c6
-#   text hash     876b671163ec8217
+#   content hash  bb289eff2a8d430e
+#   text hash     1a0b1f1e92c2d359
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e4db048dedd624c6
-#   text hash     4e678b3961720512
+#   content hash  bb289eff2a8d430e
+#   text hash     cbf40e6bc5778e5e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

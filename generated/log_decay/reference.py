@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e4db048dedd624c6
-#   text hash     a8a8ea291bf42d5e
+#   content hash  bb289eff2a8d430e
+#   text hash     3bd4dd240f9827f7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

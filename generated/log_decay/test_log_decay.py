@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e4db048dedd624c6
-#   text hash     f96e9c9eb7fb3c58
+#   content hash  bb289eff2a8d430e
+#   text hash     229f20a6a5275fee
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  51e6dcf68670eaed
-#   text hash     a051288039fd9ffb
+#   content hash  def17e20f528f833
+#   text hash     c0581b2b741586d5
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

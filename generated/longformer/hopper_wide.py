@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  51e6dcf68670eaed
-#   text hash     ced93fa0948eb882
+#   content hash  def17e20f528f833
+#   text hash     932dcff27acc861d
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

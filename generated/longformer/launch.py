@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  51e6dcf68670eaed
-#   text hash     5a51dfb92f0f8350
+#   content hash  def17e20f528f833
+#   text hash     0fa17b4d6a129957
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

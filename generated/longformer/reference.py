@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  51e6dcf68670eaed
-#   text hash     73c37446adadcf2f
+#   content hash  def17e20f528f833
+#   text hash     1ceb1fcf4b8424a6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

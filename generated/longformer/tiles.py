@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  51e6dcf68670eaed
-#   text hash     f6c77a7db73425bc
+#   content hash  def17e20f528f833
+#   text hash     75d9f51afc25fc68
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

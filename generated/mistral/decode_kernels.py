@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a7659613e2fe538
-#   text hash     7d8109757b4e8156
+#   content hash  67d47ec2393ceedd
+#   text hash     297e859bfa24f9b4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a7659613e2fe538
-#   text hash     5a308e778b43dd42
+#   content hash  67d47ec2393ceedd
+#   text hash     cec97312d4586faf
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

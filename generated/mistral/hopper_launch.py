@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a7659613e2fe538
-#   text hash     95863ccc9a08c4d2
+#   content hash  67d47ec2393ceedd
+#   text hash     c663b19464b46d83
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a7659613e2fe538
-#   text hash     e0ecd42e12bd2899
+#   content hash  67d47ec2393ceedd
+#   text hash     a7922f455451a2ef
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

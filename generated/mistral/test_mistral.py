@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a7659613e2fe538
-#   text hash     94eb950501cfc0ef
+#   content hash  67d47ec2393ceedd
+#   text hash     9d94bc0490f314ca
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0550b9d305407b
-#   text hash     b08a244db3f4e7a5
+#   content hash  e4f1dd6d01eeb25d
+#   text hash     d83ece834b6644e3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0550b9d305407b
-#   text hash     cb0330efa9cb9381
+#   content hash  e4f1dd6d01eeb25d
+#   text hash     a29b188d45d025ec
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

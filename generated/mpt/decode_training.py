@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0550b9d305407b
-#   text hash     dff2287a31481173
+#   content hash  e4f1dd6d01eeb25d
+#   text hash     83d7c9ed4af38ac7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0550b9d305407b
-#   text hash     0d8c5e13fa412d6d
+#   content hash  e4f1dd6d01eeb25d
+#   text hash     fe7143b554dc222c
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

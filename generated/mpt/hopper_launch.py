@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0550b9d305407b
-#   text hash     62b1c8f81068df7e
+#   content hash  e4f1dd6d01eeb25d
+#   text hash     d85f25641bea124b
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

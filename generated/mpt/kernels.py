@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0550b9d305407b
-#   text hash     c06e097453b9d402
+#   content hash  e4f1dd6d01eeb25d
+#   text hash     3d20fd1bccde0522
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

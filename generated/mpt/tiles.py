@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0550b9d305407b
-#   text hash     7df512e12c5ef76d
+#   content hash  e4f1dd6d01eeb25d
+#   text hash     1390fb47e914a5af
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

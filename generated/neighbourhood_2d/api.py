@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  be818a77f4715c14
-#   text hash     6c77e880cb302e97
+#   content hash  1e2830f098ca4de5
+#   text hash     13d73d78b62bba9d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

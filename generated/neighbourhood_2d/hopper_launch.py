@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  be818a77f4715c14
-#   text hash     881c2aed4aa56e5d
+#   content hash  1e2830f098ca4de5
+#   text hash     d2cfb09cc2a5d988
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

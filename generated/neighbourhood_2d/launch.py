@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  be818a77f4715c14
-#   text hash     813b77b46d4c737f
+#   content hash  1e2830f098ca4de5
+#   text hash     112df0271b21a19c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  be818a77f4715c14
-#   text hash     ed0f356c657b7c2b
+#   content hash  1e2830f098ca4de5
+#   text hash     d7833c770ec2f500
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ba207d6df0d80db
-#   text hash     d69415c0c259b9ed
+#   content hash  0d4891aa19fa5051
+#   text hash     8203055830f16d75
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ba207d6df0d80db
-#   text hash     51b8eb6016374e6b
+#   content hash  0d4891aa19fa5051
+#   text hash     815243e8785c85f8
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

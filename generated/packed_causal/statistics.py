@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ba207d6df0d80db
-#   text hash     7d8086999446aa17
+#   content hash  0d4891aa19fa5051
+#   text hash     4cb66c266cc507d8
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ba207d6df0d80db
-#   text hash     54f2e225eeb21dc2
+#   content hash  0d4891aa19fa5051
+#   text hash     a10d21cd998d7990
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54bf9c8396f577db
-#   text hash     d6d4021d6c0d7fde
+#   content hash  ecc9791f43d2b25d
+#   text hash     27d1949ac3ab3c97
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54bf9c8396f577db
-#   text hash     a3c0c0eba2b8bf4e
+#   content hash  ecc9791f43d2b25d
+#   text hash     7aa3a96478d93f74
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

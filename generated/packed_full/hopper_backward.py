@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54bf9c8396f577db
-#   text hash     64e646dae4386600
+#   content hash  ecc9791f43d2b25d
+#   text hash     3fd71a2d6f6ada9d
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

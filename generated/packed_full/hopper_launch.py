@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54bf9c8396f577db
-#   text hash     20b5a4d6bfa6e166
+#   content hash  ecc9791f43d2b25d
+#   text hash     219c00e7fa28de05
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

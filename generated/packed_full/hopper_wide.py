@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54bf9c8396f577db
-#   text hash     01346aec470ff39f
+#   content hash  ecc9791f43d2b25d
+#   text hash     a9f33d8b71bcc233
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

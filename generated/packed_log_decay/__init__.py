@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4cd63aa0041a4481
-#   text hash     1fcc13dd88951424
+#   content hash  af24fc37854fd552
+#   text hash     1805e73d505ac192
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4cd63aa0041a4481
-#   text hash     ef06a998458942f6
+#   content hash  af24fc37854fd552
+#   text hash     aa88f5ceeaf2b086
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

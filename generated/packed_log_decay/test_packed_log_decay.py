@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4cd63aa0041a4481
-#   text hash     3e4d1613fb87ce2c
+#   content hash  af24fc37854fd552
+#   text hash     d9f473e098b35340
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4cd63aa0041a4481
-#   text hash     9072625ab49332bf
+#   content hash  af24fc37854fd552
+#   text hash     85dff02f0cc690d9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1dc6aa6027d0f4f8
-#   text hash     0901f9e6a0ce1a1b
+#   content hash  ba2bfb824c0c4f2c
+#   text hash     d692b0cd73c3f417
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1dc6aa6027d0f4f8
-#   text hash     d70038e8db0ea5c7
+#   content hash  ba2bfb824c0c4f2c
+#   text hash     c617f3566f9ab31f
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1dc6aa6027d0f4f8
-#   text hash     d1e6134dc840f092
+#   content hash  ba2bfb824c0c4f2c
+#   text hash     80386376fc07c428
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

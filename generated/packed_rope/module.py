@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1dc6aa6027d0f4f8
-#   text hash     b316797b0fc38467
+#   content hash  ba2bfb824c0c4f2c
+#   text hash     cfe0ac1fe66f39ab
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1dc6aa6027d0f4f8
-#   text hash     92ccd6cb18b51185
+#   content hash  ba2bfb824c0c4f2c
+#   text hash     7b1eee9d765aaf92
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

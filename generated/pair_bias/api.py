@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f0fa9e6607c4f58c
-#   text hash     93576aa8f6d2c153
+#   content hash  238608bea993efd4
+#   text hash     ea1654ae76db1af1
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

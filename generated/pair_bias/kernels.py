@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f0fa9e6607c4f58c
-#   text hash     1500fd3042a9ca84
+#   content hash  238608bea993efd4
+#   text hash     18aa16158ea50265
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f0fa9e6607c4f58c
-#   text hash     1128406a303856ed
+#   content hash  238608bea993efd4
+#   text hash     95f29e7654b01aba
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f0fa9e6607c4f58c
-#   text hash     0934b122b7da159e
+#   content hash  238608bea993efd4
+#   text hash     f43818f50ce0dd2d
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f0fa9e6607c4f58c
-#   text hash     07d83f419ced6876
+#   content hash  238608bea993efd4
+#   text hash     5f9a40050be64aaa
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02ad5a1412b95601
-#   text hash     3862f170af621dc8
+#   content hash  f85187483ed1ea0f
+#   text hash     7c39a1d73186a21a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

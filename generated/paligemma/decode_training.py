@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02ad5a1412b95601
-#   text hash     1d7c93c4e38b0f09
+#   content hash  f85187483ed1ea0f
+#   text hash     0b6c085e4b696669
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02ad5a1412b95601
-#   text hash     18b1c95c076ad6e3
+#   content hash  f85187483ed1ea0f
+#   text hash     a0fc41ef88971a75
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

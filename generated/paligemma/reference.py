@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02ad5a1412b95601
-#   text hash     4c02c471926e5c1e
+#   content hash  f85187483ed1ea0f
+#   text hash     c300b7e4094422d8
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

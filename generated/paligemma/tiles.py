@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  02ad5a1412b95601
-#   text hash     95e60a9ee1aa76fb
+#   content hash  f85187483ed1ea0f
+#   text hash     f1a280d63d771a84
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a18903046087017
-#   text hash     f72d78bccf2bd99c
+#   content hash  c485b7b49f813088
+#   text hash     dd31cd7f188d9730
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

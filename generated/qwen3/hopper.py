@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  916c5d8ca46e0679
-#   text hash     b57012694f9bd647
+#   content hash  d6edc936026c15dd
+#   text hash     1ae32d7f19fe2679
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

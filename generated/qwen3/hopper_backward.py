@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  916c5d8ca46e0679
-#   text hash     e03c3ed4f6255134
+#   content hash  d6edc936026c15dd
+#   text hash     e65f8cc4f7acf87f
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

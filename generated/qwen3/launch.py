@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  916c5d8ca46e0679
-#   text hash     93728b850a3e84ac
+#   content hash  d6edc936026c15dd
+#   text hash     8f2a472f6878bd43
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  916c5d8ca46e0679
-#   text hash     e2c6bf1b888cc0f3
+#   content hash  d6edc936026c15dd
+#   text hash     24ea8e08bb0586c2
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

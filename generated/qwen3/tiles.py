@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  916c5d8ca46e0679
-#   text hash     84de21b7cc1cb460
+#   content hash  d6edc936026c15dd
+#   text hash     0f396963ac758eea
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

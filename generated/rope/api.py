@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ddf5d95798c2f6bf
-#   text hash     c74a2e0910c0751e
+#   content hash  032d4b7a01da5d95
+#   text hash     6f2691a1b0802e9b
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

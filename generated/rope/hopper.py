@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ddf5d95798c2f6bf
-#   text hash     3e799310a96e53a6
+#   content hash  032d4b7a01da5d95
+#   text hash     bbd77fffa9a5b1ee
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

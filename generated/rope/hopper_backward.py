@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ddf5d95798c2f6bf
-#   text hash     a238a7bcf33e16de
+#   content hash  032d4b7a01da5d95
+#   text hash     c2a7f40e280bdcd2
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ddf5d95798c2f6bf
-#   text hash     700f36498bf88bb9
+#   content hash  032d4b7a01da5d95
+#   text hash     4826ce02b7b92a51
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

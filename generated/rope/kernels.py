@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ddf5d95798c2f6bf
-#   text hash     93a4733179879581
+#   content hash  032d4b7a01da5d95
+#   text hash     c64134c388a6db08
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f79453ab2fa370d2
-#   text hash     a5021af7fa935a8d
+#   content hash  bfe39be5210f4a24
+#   text hash     db636ccdceffe111
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

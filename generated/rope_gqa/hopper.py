@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f79453ab2fa370d2
-#   text hash     865e5a44bf5c4464
+#   content hash  bfe39be5210f4a24
+#   text hash     56e2ba85f5118181
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f79453ab2fa370d2
-#   text hash     89b20045256b4875
+#   content hash  bfe39be5210f4a24
+#   text hash     9b1addc304b5cec6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f79453ab2fa370d2
-#   text hash     227eb498e991f947
+#   content hash  bfe39be5210f4a24
+#   text hash     ba937a6dbb653588
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f79453ab2fa370d2
-#   text hash     028a77ed3a2b12d8
+#   content hash  bfe39be5210f4a24
+#   text hash     0421da8d2c0bcafa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7069f939514cb728
-#   text hash     dd9fb02c62d308fc
+#   content hash  c599680d84e0dcea
+#   text hash     cdf19384760d4d99
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

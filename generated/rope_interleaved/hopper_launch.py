@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7069f939514cb728
-#   text hash     199df5a31d966528
+#   content hash  c599680d84e0dcea
+#   text hash     5ceedc223ff8c960
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

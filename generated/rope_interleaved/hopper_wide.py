@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7069f939514cb728
-#   text hash     20fb7ed631dee7ab
+#   content hash  c599680d84e0dcea
+#   text hash     2a9a2f0584c40d05
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7069f939514cb728
-#   text hash     21ea2dc70645c46e
+#   content hash  c599680d84e0dcea
+#   text hash     79dbe9539aea04ff
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7069f939514cb728
-#   text hash     39b07d86dfa557ed
+#   content hash  c599680d84e0dcea
+#   text hash     bfa2a020b2df38da
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be4cac5aaf78d0d0
-#   text hash     1d264a2c3adbe167
+#   content hash  fdca10a500b4e5b0
+#   text hash     781a24b57a3a8f6e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

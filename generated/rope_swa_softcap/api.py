@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be4cac5aaf78d0d0
-#   text hash     09c498faf03dfc41
+#   content hash  fdca10a500b4e5b0
+#   text hash     e1dc6712685d73e0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be4cac5aaf78d0d0
-#   text hash     ac0c2b17cfc6ce86
+#   content hash  fdca10a500b4e5b0
+#   text hash     eea1fd9852f068be
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be4cac5aaf78d0d0
-#   text hash     1faed513ec23b9e9
+#   content hash  fdca10a500b4e5b0
+#   text hash     11fef638273dc65f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  be4cac5aaf78d0d0
-#   text hash     04192f2838ccfe90
+#   content hash  fdca10a500b4e5b0
+#   text hash     34ec2667a22de4a1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

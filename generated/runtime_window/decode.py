@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e3a8be2ad15c959e
-#   text hash     b665e7e8a3fe228a
+#   content hash  c83e097469f9ac1e
+#   text hash     54600da282e1b53c
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e3a8be2ad15c959e
-#   text hash     a355edc16416e56c
+#   content hash  c83e097469f9ac1e
+#   text hash     875cd3837e13852a
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

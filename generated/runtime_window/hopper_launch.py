@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e3a8be2ad15c959e
-#   text hash     ad578faa7cbc00d1
+#   content hash  c83e097469f9ac1e
+#   text hash     f95266eedcc1f19a
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

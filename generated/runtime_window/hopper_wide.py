@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e3a8be2ad15c959e
-#   text hash     91bd0056ee231c76
+#   content hash  c83e097469f9ac1e
+#   text hash     1784e9027133de17
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

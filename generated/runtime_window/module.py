@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e3a8be2ad15c959e
-#   text hash     da3338b325e760d8
+#   content hash  c83e097469f9ac1e
+#   text hash     2bc004f2951b8aa1
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

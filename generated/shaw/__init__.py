@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4451ded803abf0
-#   text hash     ed153411ddd96d3f
+#   content hash  c458fb5ea0d8e691
+#   text hash     09fc2b74213c51d7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4451ded803abf0
-#   text hash     c396f313ab94d9ca
+#   content hash  c458fb5ea0d8e691
+#   text hash     2d9147336cd3e77e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

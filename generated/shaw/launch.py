@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4451ded803abf0
-#   text hash     7c84e1f8bd9c098b
+#   content hash  c458fb5ea0d8e691
+#   text hash     e1cd15d116f97e1d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4451ded803abf0
-#   text hash     eb8ff98fe4fb4e5a
+#   content hash  c458fb5ea0d8e691
+#   text hash     6733191406f9cd90
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

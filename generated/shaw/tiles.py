@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d4451ded803abf0
-#   text hash     643cd23b25208e78
+#   content hash  c458fb5ea0d8e691
+#   text hash     49fb539d99ab7374
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

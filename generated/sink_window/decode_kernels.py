@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  231aff76210cc310
-#   text hash     f54840549a367561
+#   content hash  bb8b8abec0390734
+#   text hash     9d9f458b6cc13a6c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  231aff76210cc310
-#   text hash     4c842c69d3137a5a
+#   content hash  bb8b8abec0390734
+#   text hash     743eccece92d8a9f
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

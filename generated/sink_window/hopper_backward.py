@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  231aff76210cc310
-#   text hash     8d34850879094995
+#   content hash  bb8b8abec0390734
+#   text hash     d021a5b586ca1e05
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

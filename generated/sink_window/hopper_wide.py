@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  231aff76210cc310
-#   text hash     6c17f19b17adc344
+#   content hash  bb8b8abec0390734
+#   text hash     b4c666b2ae283f1b
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

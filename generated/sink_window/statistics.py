@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  231aff76210cc310
-#   text hash     8c2e91061fa98e47
+#   content hash  bb8b8abec0390734
+#   text hash     2cf0c90bb7cb9e5b
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

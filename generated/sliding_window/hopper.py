@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6b4ab85002a77747
-#   text hash     5b88112eb33f7044
+#   content hash  561f5bc2c2686a12
+#   text hash     d49191bdcd3ffe38
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

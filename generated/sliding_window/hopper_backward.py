@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6b4ab85002a77747
-#   text hash     b09b76065784889b
+#   content hash  561f5bc2c2686a12
+#   text hash     8cf7d530b8a64a8a
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

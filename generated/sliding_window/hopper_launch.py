@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6b4ab85002a77747
-#   text hash     a3b193e4e0705a96
+#   content hash  561f5bc2c2686a12
+#   text hash     c64a766c50112ea5
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6b4ab85002a77747
-#   text hash     16d76350beb1dfde
+#   content hash  561f5bc2c2686a12
+#   text hash     bffe7e1ff8aa4462
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6b4ab85002a77747
-#   text hash     a8afd157211bf0f2
+#   content hash  561f5bc2c2686a12
+#   text hash     1e326283720c7fa0
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

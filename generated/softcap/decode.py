@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  339835a298d44f80
-#   text hash     08b3395dde0d94c5
+#   content hash  d8bd23be0914d230
+#   text hash     f3838524557445b2
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

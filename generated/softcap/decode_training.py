@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  339835a298d44f80
-#   text hash     1541cbad1534d696
+#   content hash  d8bd23be0914d230
+#   text hash     2b6b08856bffbda3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  339835a298d44f80
-#   text hash     7ca8a38bedb46386
+#   content hash  d8bd23be0914d230
+#   text hash     0e31fd9e4867ad44
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  339835a298d44f80
-#   text hash     41cc9cf8057bd7d0
+#   content hash  d8bd23be0914d230
+#   text hash     1faea7238249dba7
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  339835a298d44f80
-#   text hash     a5bda597f8ef1bce
+#   content hash  d8bd23be0914d230
+#   text hash     4d3b8067ac088209
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

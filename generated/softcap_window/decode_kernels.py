@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e91f82ff101d7c6a
-#   text hash     4d4b4c9fadd8b3ff
+#   content hash  905276e026cad353
+#   text hash     ec2107810227aab9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

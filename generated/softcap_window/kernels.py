@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e91f82ff101d7c6a
-#   text hash     a4d5db0bba71f641
+#   content hash  905276e026cad353
+#   text hash     155a32d561d14c25
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e91f82ff101d7c6a
-#   text hash     1f48da6cb5437f2d
+#   content hash  905276e026cad353
+#   text hash     5114730a8189823e
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

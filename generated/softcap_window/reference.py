@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e91f82ff101d7c6a
-#   text hash     7c036a60e24db77c
+#   content hash  905276e026cad353
+#   text hash     85bcb9500d4d808b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e91f82ff101d7c6a
-#   text hash     4dcef2c4ceff6558
+#   content hash  905276e026cad353
+#   text hash     a0c9001f469132c4
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6deb010581069898
-#   text hash     dbb99ab50204ce0c
+#   content hash  c939b0d18a1c9ec5
+#   text hash     806c3751deaf4555
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

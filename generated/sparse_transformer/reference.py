@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6deb010581069898
-#   text hash     b5ab6a40a4abed4c
+#   content hash  c939b0d18a1c9ec5
+#   text hash     531fa2511ef03a05
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6deb010581069898
-#   text hash     dc6cb3950f25b145
+#   content hash  c939b0d18a1c9ec5
+#   text hash     dc8b2aa201a2d2e6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

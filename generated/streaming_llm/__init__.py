@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8ddcc3d6e3e41034
-#   text hash     897cb6331a588a40
+#   content hash  408a31df487f42dc
+#   text hash     9a785803dade2075
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8ddcc3d6e3e41034
-#   text hash     405c674701f235d3
+#   content hash  408a31df487f42dc
+#   text hash     04f60852c68d6a1a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8ddcc3d6e3e41034
-#   text hash     393f6df4f1e2dc63
+#   content hash  408a31df487f42dc
+#   text hash     ee5e1fd1290d6465
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

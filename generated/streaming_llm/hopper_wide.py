@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8ddcc3d6e3e41034
-#   text hash     3eae1653cca7520e
+#   content hash  408a31df487f42dc
+#   text hash     7b6a371608926362
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

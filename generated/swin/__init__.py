@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  820252bfa912326c
-#   text hash     a7650350ceb29dae
+#   content hash  e222597dea11bab4
+#   text hash     a9221730bac21d9a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  820252bfa912326c
-#   text hash     cb4b876226d65d11
+#   content hash  e222597dea11bab4
+#   text hash     c8e1daf9f17dd13a
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

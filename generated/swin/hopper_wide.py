@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  820252bfa912326c
-#   text hash     9d16435877120a40
+#   content hash  e222597dea11bab4
+#   text hash     d6363bda4d99eccd
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

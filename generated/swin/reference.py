@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  820252bfa912326c
-#   text hash     81e04d223b1b6360
+#   content hash  e222597dea11bab4
+#   text hash     c71ef65a418cd5d9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  820252bfa912326c
-#   text hash     444e1fb66fe5b341
+#   content hash  e222597dea11bab4
+#   text hash     5f24154e9467cb24
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  860511db9ab524fe
-#   text hash     c8794623e2384ea4
+#   content hash  66b1a0e10ee20227
+#   text hash     57174f1a8a3f9a1b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

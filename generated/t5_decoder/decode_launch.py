@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  860511db9ab524fe
-#   text hash     12a203e18b7fc869
+#   content hash  66b1a0e10ee20227
+#   text hash     b386baa4a8d28abd
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  860511db9ab524fe
-#   text hash     c7b7e4fb123ff0af
+#   content hash  66b1a0e10ee20227
+#   text hash     37c8f6596292d48b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

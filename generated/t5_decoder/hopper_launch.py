@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  860511db9ab524fe
-#   text hash     ef303989c46544fc
+#   content hash  66b1a0e10ee20227
+#   text hash     2e553634355114c8
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  860511db9ab524fe
-#   text hash     f47a69cb41226145
+#   content hash  66b1a0e10ee20227
+#   text hash     2eb917c0736c32e3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

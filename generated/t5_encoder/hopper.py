@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ee84e3ff768cd20e
-#   text hash     308b68903d4349c3
+#   content hash  03fb8b806f3027b3
+#   text hash     a00c9c3caeb3d276
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

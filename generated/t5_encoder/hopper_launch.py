@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ee84e3ff768cd20e
-#   text hash     c6f483f302f259d4
+#   content hash  03fb8b806f3027b3
+#   text hash     40f1fd6b525971df
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ee84e3ff768cd20e
-#   text hash     67a49ccdb461ed38
+#   content hash  03fb8b806f3027b3
+#   text hash     c8ee4bd0bdd93bfa
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

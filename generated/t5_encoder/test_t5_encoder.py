@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ee84e3ff768cd20e
-#   text hash     004cc7280582f1bd
+#   content hash  03fb8b806f3027b3
+#   text hash     1775eccaf31e4689
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ee84e3ff768cd20e
-#   text hash     ac4d3fbb23cb57e8
+#   content hash  03fb8b806f3027b3
+#   text hash     0d3c4eb45f0acc52
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

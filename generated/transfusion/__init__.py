@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c85be6ea2c66801f
-#   text hash     6026aa7e47a177f1
+#   content hash  7e05d91df0a9d1d4
+#   text hash     ce211f20273c24a5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c85be6ea2c66801f
-#   text hash     f62b1a1eea634416
+#   content hash  7e05d91df0a9d1d4
+#   text hash     c053a865d4c626cb
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c85be6ea2c66801f
-#   text hash     b743f72e169e9f96
+#   content hash  7e05d91df0a9d1d4
+#   text hash     24bdf4e1d9307b18
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c85be6ea2c66801f
-#   text hash     affe942cb9e7aaa9
+#   content hash  7e05d91df0a9d1d4
+#   text hash     408ffb522b81acb2
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c85be6ea2c66801f
-#   text hash     a231c43cf0c326da
+#   content hash  7e05d91df0a9d1d4
+#   text hash     25e46256f1b49752
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

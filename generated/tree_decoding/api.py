@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  229439b5a81de245
-#   text hash     f278df7c12ecc143
+#   content hash  0d76a14274b1674e
+#   text hash     a4dd33825ed4060b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

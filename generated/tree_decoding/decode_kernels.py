@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  229439b5a81de245
-#   text hash     b4bd4a88fd1d9889
+#   content hash  0d76a14274b1674e
+#   text hash     b8348c2e0b9e38aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

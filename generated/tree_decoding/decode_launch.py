@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  229439b5a81de245
-#   text hash     37e70f5e4b7cb8db
+#   content hash  0d76a14274b1674e
+#   text hash     61a1d6e26bb7e897
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  229439b5a81de245
-#   text hash     f86a1e55b02813d8
+#   content hash  0d76a14274b1674e
+#   text hash     b263a2dc02aa8d45
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

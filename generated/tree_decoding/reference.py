@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  229439b5a81de245
-#   text hash     9f8b957fbc77dd90
+#   content hash  0d76a14274b1674e
+#   text hash     5bcda3033b916473
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -52,5 +52,5 @@ class Node:
 
 
 SCORE = Node("var", (), "score", "float")
-COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 """The score that a term takes."""
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})

@@ -6,12 +6,10 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import click
@@ -256,9 +254,10 @@ def figures(made: Any, log: str, target: Any) -> Made:
     if target.backend == "hip":
         text = made.asm["amdgcn"]
         registers, spills = (_number(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
+        lost: list[str] = []
     else:
         text = made.asm["ptx"]
-        registers, spills = _usage(made.asm["cubin"], log)
+        registers, spills, lost = _assembled(made.asm["cubin"], log, apart="setmaxnreg" in text)
     matrix: dict[str, int] = {}
     for kind in _MATRIX.findall(text):
         matrix[kind] = matrix.get(kind, 0) + 1
@@ -266,28 +265,21 @@ def figures(made: Any, log: str, target: Any) -> Made:
     warnings = [
         line.split(":", 1)[1].strip() for line in log.splitlines() if re.match(r"ptxas (warning|info *: *\(C)", line)
     ]
-    # to take code apart takes a second: that of warps which have tasks of their own alone
-    if "setmaxnreg" in text and (lost := machine_code.unset(machine_code.disassembled(made.asm["cubin"]))):
+    if lost:
         warnings.append(f"{', '.join(lost)} may be read before they are set, which makes results wrong")
     return Made(registers, spills, made.metadata.shared, threads, matrix, tuple(dict.fromkeys(warnings)))
 
 
-def _usage(cubin: bytes, log: str) -> tuple[int, int]:
-    """Registers, and the instructions that spill, of a compiled kernel."""
+def _assembled(cubin: bytes, log: str, *, apart: bool) -> tuple[int, int, list[str]]:
+    """Registers of a compiled kernel, its spills, and what is left unset where warps have tasks `apart`."""
     used, stacks = re.search(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes stack frame", log)
-    if used and stacks and not any(map(int, stacks)):
-        return int(used[1]), 0  # nothing spills without a stack; to take the code apart is as long as to assemble it
-    from triton.backends import nvidia
-
-    tool = Path(nvidia.__file__).parent / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        usage, code = (
-            subprocess.run([tool, flag, file.name], capture_output=True, text=True, check=True).stdout
-            for flag in ("-res-usage", "-sass")
-        )
-    return _number(r"REG:(\d+)", usage), len(re.findall(r"\b(?:STL|LDL)\b", code))
+    # nothing spills without a stack; to take the code apart is as long as to assemble it
+    bare = used is not None and bool(stacks) and not any(map(int, stacks))
+    registers = int(used[1]) if used and bare else _number(r"REG:(\d+)", machine_code.usage(cubin))
+    if bare and not apart:
+        return registers, 0, []
+    code = machine_code.disassembled(cubin)
+    return registers, len(re.findall(r"\b(?:STL|LDL)\b", code)), machine_code.unset(code) if apart else []
 
 
 def _number(pattern: str, text: str) -> int:

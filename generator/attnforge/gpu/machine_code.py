@@ -30,13 +30,22 @@ class Instruction(NamedTuple):
 
 def disassembled(cubin: bytes) -> str:
     """The text of a kernel's machine code, with labels."""
+    return _told_by("nvdisasm", "-c", cubin)
+
+
+def usage(cubin: bytes) -> str:
+    """The text of what a kernel takes of a GPU."""
+    return _told_by("cuobjdump", "-res-usage", cubin)
+
+
+def _told_by(tool: str, flag: str, cubin: bytes) -> str:
     from triton.backends import nvidia
 
-    tool = Path(nvidia.__file__).parent / "bin" / "nvdisasm"
+    path = Path(nvidia.__file__).parent / "bin" / tool
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([path, flag, file.name], capture_output=True, text=True, check=True).stdout
 
 
 def unset(text: str) -> list[str]:

@@ -240,6 +240,12 @@ class Plan:
         return any(a.renamed for a in self.arguments)
 
     @property
+    def none_learned(self) -> str:
+        """The host's text of whether a call wants no gradient of learned inputs; nothing where there are none."""
+        end = 3 + len(self.learned)
+        return {3: "", 4: "not wanted[3]"}.get(end, f"not any(wanted[3:{end}])")
+
+    @property
     def learned_names(self) -> tuple[str, ...]:
         """The learned inputs, and the sinks where there are any."""
         return (*(r.input.name for r in self.learned), *(("sinks",) if self.spec.sink else ()))
@@ -335,7 +341,7 @@ def build(spec: Spec) -> Plan:
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
     far = reach.build(spec) if analysis.keys.left else None
-    learns = spec.given != spec
+    learns = any(given.grad for given in spec.inputs)
     given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:

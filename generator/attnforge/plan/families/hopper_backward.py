@@ -136,7 +136,14 @@ class Backward:
         # where the first one has no tile
         whole = "k_start + BLOCK_N <= k_len"
         return Loops(
-            a.queries, a.query_states, step, True, False, self.terms.narrowed, full_if=whole, known=a.shared_range
+            a.queries,
+            a.query_states,
+            step,
+            joined=True,
+            tails=False,
+            narrowed=self.terms.narrowed,
+            full_if=whole,
+            known=a.shared_range,
         )
 
     @property

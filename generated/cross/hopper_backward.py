@@ -2,7 +2,7 @@
 #
 #   made from     specs/cross.yaml
 #   content hash  bc5cb09f3c5b05a2
-#   text hash     65b5d2e0f17a031c
+#   text hash     afdeffc7697defee
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -242,15 +242,20 @@ def work(
                 tl.int32
             )
             terms = (k_len, sum_tile, scale_log2, k_pos)
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(first, last):
-                q_start = i * BLOCK_M
-                mixed = i >= full_last
-                at, dk, dv = accumulate(
-                    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                    STAGES, SCORES, OUT, WORKER, mixed=mixed
-                )  # fmt: skip
+            if k_start + BLOCK_N <= k_len:
+                for i in tl.range(first, last):
+                    q_start = i * BLOCK_M
+                    at, dk, dv = accumulate(
+                        at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
+                        STAGES, SCORES, OUT, WORKER, mixed=False
+                    )  # fmt: skip
+            else:
+                for i in tl.range(first, last):
+                    q_start = i * BLOCK_M
+                    at, dk, dv = accumulate(
+                        at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
+                        STAGES, SCORES, OUT, WORKER, mixed=True
+                    )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
             # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time

@@ -2,7 +2,7 @@
 #
 #   made from     specs/cross.yaml
 #   content hash  bc5cb09f3c5b05a2
-#   text hash     e65b8183d17927dc
+#   text hash     10f8c81f66865c83
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -214,13 +214,16 @@ def make_dv(
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
         terms = (k_len, scale_log2, k_pos)
-        # a short tile at the end takes a mask
-        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-        for i in tl.range(first, last):
-            mixed = i >= full_last
-            at, dv = weigh(
-                at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=mixed
-            )  # fmt: skip
+        if k_start + BLOCK_N <= k_len:
+            for i in tl.range(first, last):
+                at, dv = weigh(
+                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=False
+                )  # fmt: skip
+        else:
+            for i in tl.range(first, last):
+                at, dv = weigh(
+                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=True
+                )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it
         final = tl.maximum(at - 1, 0)

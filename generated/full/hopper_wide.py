@@ -2,7 +2,7 @@
 #
 #   made from     specs/full.yaml
 #   content hash  428eb96ca8ae2b9a
-#   text hash     9d14d419302b67c9
+#   text hash     1e62e722fe1bd7fc
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -216,13 +216,16 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (k_len, scale_log2, k_pos)
-            # a short tile at the end takes a mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
-            for i in tl.range(first, last):
-                mixed = i >= full_last
-                at, dv = weigh(
-                    at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=mixed
-                )  # fmt: skip
+            if k_start + BLOCK_N <= k_len:
+                for i in tl.range(first, last):
+                    at, dv = weigh(
+                        at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=False
+                    )  # fmt: skip
+            else:
+                for i in tl.range(first, last):
+                    at, dv = weigh(
+                        at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=True
+                    )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it
         final = tl.maximum(at - 1, 0)

@@ -79,6 +79,14 @@ def test_rounds_of_barriers_are_counted_from_tile_to_tile(file: str) -> None:
     assert seen and found == {}
 
 
+STEPS = {"accumulate", "weigh", "derive", "spread"}
+
+
+def walked(node: ast.AST) -> bool:
+    """Whether some code has a loop whose steps multiply tiles."""
+    return any(called(x) & STEPS for x in ast.walk(node) if isinstance(x, ast.For))
+
+
 def test_keys_are_given_back_once_for_each_tile() -> None:
     """Behind the walk over queries, and by each worker: the next ones are copied there."""
     seen = 0
@@ -88,10 +96,39 @@ def test_keys_are_given_back_once_for_each_tile() -> None:
         (there,) = (x for x in ast.walk(function) if isinstance(x, ast.If) and ast.unparse(x.test) == "k_start < k_len")
         texts = [ast.unparse(x) for x in there.body]
         waits = [i for i, text in enumerate(texts) if text.startswith("mbarrier.wait(kv_ready.")]
-        walks = [i for i, x in enumerate(there.body) if isinstance(x, ast.For)]
+        walks = [i for i, x in enumerate(there.body) if walked(x)]
         frees = [i for i, text in enumerate(texts) if text.startswith("mbarrier.arrive(kv_free.")]
         (wait,), (free,), read = waits, frees, [i for i, text in enumerate(texts) if "tma.store_wait(0)" in text]
         assert wait < min(walks) <= max(walks) < free < min(read), package
         assert [ast.unparse(x) for x in there.orelse] == [texts[free]], package  # a tile that no sequence has
         seen += 1
     assert seen
+
+
+@pytest.mark.parametrize("file", ["hopper_backward.py", "hopper_wide.py"])
+def test_no_loop_of_the_backward_pass_follows_another_over_the_same_tiles(file: str) -> None:
+    """The assembler of CUDA 12.8 would leave addresses unset for the second one where the first one has no tile."""
+    seen, found = set(), {}
+    for package, function in functions(file):
+        blocks = (x for x in ast.walk(function) if isinstance(x, (ast.FunctionDef, ast.For, ast.While, ast.If)))
+        for x in blocks:
+            for body in (x.body, getattr(x, "orelse", [])):
+                loops = [one for one in body if walked(one)]
+                seen |= {package} if loops else set()
+                if len(loops) > 1:
+                    found[package] = ast.unparse(loops[1])
+    assert seen and found == {}
+
+
+@pytest.mark.parametrize("package", ["full", "cross", "packed_full"])
+def test_tiles_of_keys_that_are_whole_have_no_mask_where_nothing_else_asks_for_one(package: str) -> None:
+    found = {f.name: f for name, f in functions("hopper_backward.py") if name == package}
+    choices = (
+        x for x in ast.walk(found["work"]) if isinstance(x, ast.If) and x.orelse and "BLOCK_N" in ast.unparse(x.test)
+    )
+    (choice,) = choices
+    assert ast.unparse(choice.test) == "k_start + BLOCK_N <= k_len"
+    for body, mixed in ((choice.body, "False"), (choice.orelse, "True")):
+        assert walked(body[0]) and f"mixed={mixed}" in ast.unparse(body[0])
+    # the loop that copies is the same for both
+    assert ast.unparse(found["load_tiles"]).count("load_queries(") == 1

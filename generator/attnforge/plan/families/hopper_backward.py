@@ -131,10 +131,12 @@ class Backward:
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
         """The loops over tiles of queries, with a call for each."""
         a = self.shared.analysis
-        # mixed and full tiles share a loop, which takes fewer registers than two. Of two the assembler of CUDA 12.8 may
-        # have parts of addresses of tiles worked out before the first one alone: the second one reads what nobody set
-        # where the first one has no tile
-        whole = "k_start + BLOCK_N <= k_len"
+        # mixed and full tiles share a loop, which takes fewer registers than two. Of two that follow each other the
+        # assembler of CUDA 12.8 may have parts of addresses of tiles worked out before the first one alone: the second
+        # one reads what nobody set where the first one has no tile. Where keys behind the last one are all that a mask
+        # hides, a program takes one of two loops, as a branch in the middle of a step costs more
+        spec, whole = a.spec, "k_start + BLOCK_N <= k_len"
+        bare = not spec.masks and not spec.scores
         return Loops(
             a.queries,
             a.query_states,
@@ -142,7 +144,8 @@ class Backward:
             joined=True,
             tails=False,
             narrowed=self.terms.narrowed,
-            full_if=whole,
+            full_if="" if bare else whole,
+            alike_if=whole if bare else "",
             known=a.shared_range,
         )
 

@@ -182,20 +182,23 @@ def floated(node: Node) -> bool:
     return node.type == "float" and node.op in ("+", "-", "*", "**") and all(arg.type == "int" for arg in node.args)
 
 
-def settled(node: Node, inputs: Iterable[Input], fail: Callable[[Node, str], object]) -> Node:
+def settled(node: Node, inputs: Iterable[Input], fail: Callable[[Node, str], object]) -> Node | None:
     """The expression with floats for whole numbers that can pass 2**63, where a float is made of them anyway.
 
-    Elsewhere such a number is a mistake.
+    Elsewhere such a number is a mistake: there is no expression then.
     """
     ranges = Ranges(limits(inputs))
 
-    def of(node: Node, real: bool) -> Node:
+    def of(node: Node, real: bool) -> Node | None:
         far = node.type == "int" and not ranges.within(node, LONG)
         if far and not real:
             fail(node, "this whole number can pass 2**63, as positions go to 2**28: write 1.0 * a part of it")
-            return node
+            return None
         floats = node.type == "float" or far or (node.type == "bool" and any(a.type == "float" for a in node.args))
-        args = tuple(of(arg, floats and node.op != "input" and arg.type == "int") for arg in node.args)
+        found = [of(arg, floats and node.op != "input" and arg.type == "int") for arg in node.args]
+        args = tuple(arg for arg in found if arg is not None)
+        if len(args) < len(found):
+            return None
         return dataclasses.replace(node, args=args, type="float" if far else node.type)
 
     return of(node, node.type != "bool")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,11 @@ GENERATED = Path(__file__).parents[2] / "generated"
 FILES = ("hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
 
 
-def functions(file: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+@functools.cache
+def functions(file: str) -> tuple[tuple[str, ast.FunctionDef], ...]:
     """The functions of files of a name, with that of the package."""
-    for path in sorted(GENERATED.glob(f"*/{file}")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef):
-                yield path.parent.name, node
+    parsed = ((path.parent.name, ast.parse(path.read_text())) for path in sorted(GENERATED.glob(f"*/{file}")))
+    return tuple((package, node) for package, tree in parsed for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
 def called(node: ast.AST) -> set[str]:
@@ -123,10 +122,8 @@ def test_no_loop_of_the_backward_pass_follows_another_over_the_same_tiles(file: 
 @pytest.mark.parametrize("package", ["full", "cross", "packed_full"])
 def test_tiles_of_keys_that_are_whole_have_no_mask_where_nothing_else_asks_for_one(package: str) -> None:
     found = {f.name: f for name, f in functions("hopper_backward.py") if name == package}
-    choices = (
-        x for x in ast.walk(found["work"]) if isinstance(x, ast.If) and x.orelse and "BLOCK_N" in ast.unparse(x.test)
-    )
-    (choice,) = choices
+    branches = (x for x in ast.walk(found["work"]) if isinstance(x, ast.If) and x.orelse)
+    (choice,) = (x for x in branches if "BLOCK_N" in ast.unparse(x.test))
     assert ast.unparse(choice.test) == "k_start + BLOCK_N <= k_len"
     for body, mixed in ((choice.body, "False"), (choice.orelse, "True")):
         assert walked(body[0]) and f"mixed={mixed}" in ast.unparse(body[0])

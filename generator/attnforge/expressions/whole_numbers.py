@@ -188,17 +188,18 @@ def settled(node: Node, inputs: Iterable[Input], fail: Callable[[Node, str], obj
     Elsewhere such a number is a mistake: there is no expression then.
     """
     ranges = Ranges(limits(inputs))
+    mistakes: list[Node] = []
 
-    def of(node: Node, real: bool) -> Node | None:
+    def of(node: Node, real: bool) -> Node:
         far = node.type == "int" and not ranges.within(node, LONG)
         if far and not real:
-            fail(node, "this whole number can pass 2**63, as positions go to 2**28: write 1.0 * a part of it")
-            return None
+            mistakes.append(node)
+            return node
         floats = node.type == "float" or far or (node.type == "bool" and any(a.type == "float" for a in node.args))
-        found = [of(arg, floats and node.op != "input" and arg.type == "int") for arg in node.args]
-        args = tuple(arg for arg in found if arg is not None)
-        if len(args) < len(found):
-            return None
+        args = tuple(of(arg, floats and node.op != "input" and arg.type == "int") for arg in node.args)
         return dataclasses.replace(node, args=args, type="float" if far else node.type)
 
-    return of(node, node.type != "bool")
+    found = of(node, node.type != "bool")
+    for one in mistakes:
+        fail(one, "this whole number can pass 2**63, as positions go to 2**28: write 1.0 * a part of it")
+    return None if mistakes else found

@@ -27,7 +27,7 @@ class Loops:
     narrowed: tuple[Block, ...] = ()  # what makes the range smaller
     backwards: bool = False  # from the last tile to the first
     full_if: str = ""  # what full tiles need besides
-    alike_if: str = ""  # when no tile takes a mask, where else all do
+    alike: bool = False  # whether that alone tells: then all tiles of a program are full, or all take a mask
     stages: int | None = None
     tail_stages: int | None = None
     tails_last: bool = False  # the wrong order makes the assembler serialize products
@@ -66,9 +66,9 @@ class Loops:
 
     @property
     def _tiles(self) -> tuple[Block, ...]:
-        if self.alike_if:
+        if self.alike:
             full, mixed = (self._loop("first", "last", mixed=kind, tail=kind) for kind in ("False", "True"))
-            return (full,) if full == mixed else (Branch(self.alike_if, (full,), (mixed,)),)
+            return (full,) if full == mixed else (Branch(self.full_if, (full,), (mixed,)),)
         if not self.tiles.full:
             return (self._loop("first", "last", mixed="True", tail="True"),)
         if not self.joined:

@@ -135,8 +135,6 @@ class Backward:
         # assembler of CUDA 12.8 may have parts of addresses of tiles worked out before the first one alone: the second
         # one reads what nobody set where the first one has no tile. Where keys behind the last one are all that a mask
         # hides, a program takes one of two loops, as a branch in the middle of a step costs more
-        spec, whole = a.spec, "k_start + BLOCK_N <= k_len"
-        bare = not spec.masks and not spec.scores
         return Loops(
             a.queries,
             a.query_states,
@@ -144,8 +142,8 @@ class Backward:
             joined=True,
             tails=False,
             narrowed=self.terms.narrowed,
-            full_if="" if bare else whole,
-            alike_if=whole if bare else "",
+            full_if="k_start + BLOCK_N <= k_len",
+            alike=not a.spec.masks and not a.spec.scores,
             known=a.shared_range,
         )
 

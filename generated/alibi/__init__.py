@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea3717c7733dc8d8
-#   text hash     7a46a30078d00727
+#   content hash  0218a48bfda7b879
+#   text hash     d1ed339413e172f7
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

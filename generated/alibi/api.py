@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea3717c7733dc8d8
-#   text hash     13e3f4591e1abdea
+#   content hash  0218a48bfda7b879
+#   text hash     95096390f1692454
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea3717c7733dc8d8
-#   text hash     c9ecf41d93d37c02
+#   content hash  0218a48bfda7b879
+#   text hash     539b9d77091760a4
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea3717c7733dc8d8
-#   text hash     f3c6006f7c9d6308
+#   content hash  0218a48bfda7b879
+#   text hash     4c1a5c7a439e88ff
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, in_slopes_default, moved, query_tiles
 
@@ -116,8 +116,9 @@ def weigh(
     score = score - in_slopes * tl.abs(q_at - k_at)
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)

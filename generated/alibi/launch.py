@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea3717c7733dc8d8
-#   text hash     86d4de26241b6ce8
+#   content hash  0218a48bfda7b879
+#   text hash     2d6198794ef2da5d
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

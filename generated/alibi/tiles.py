@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea3717c7733dc8d8
-#   text hash     932d93cdc0d19951
+#   content hash  0218a48bfda7b879
+#   text hash     aab249b46962d664
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3faa51a175157107
-#   text hash     44276ead68be42ad
+#   content hash  ce3259b194e9a6d9
+#   text hash     8e744e571365ef40
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3faa51a175157107
-#   text hash     cac1a67d86ba5c20
+#   content hash  ce3259b194e9a6d9
+#   text hash     93f4a9e6645549bf
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3faa51a175157107
-#   text hash     2fdf936c82d90a4d
+#   content hash  ce3259b194e9a6d9
+#   text hash     6201da6b4f825703
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3faa51a175157107
-#   text hash     52d0bdbc7c6521fc
+#   content hash  ce3259b194e9a6d9
+#   text hash     9c05f3f85bba4ba0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3faa51a175157107
-#   text hash     57bcbdee5d4d409c
+#   content hash  ce3259b194e9a6d9
+#   text hash     36f22d27763fbc92
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

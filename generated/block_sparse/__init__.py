@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bcb8662f62945016
-#   text hash     186b9946a8efce55
+#   content hash  65b864bb5a83b9cc
+#   text hash     d44ed1fa63cbd689
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

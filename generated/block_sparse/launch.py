@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bcb8662f62945016
-#   text hash     d6319c180b9e78ad
+#   content hash  65b864bb5a83b9cc
+#   text hash     d9d28f087ccc8de4
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

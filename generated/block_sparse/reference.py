@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bcb8662f62945016
-#   text hash     bc45c146c46e340a
+#   content hash  65b864bb5a83b9cc
+#   text hash     d9ae178779d3fdf8
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

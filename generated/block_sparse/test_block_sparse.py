@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bcb8662f62945016
-#   text hash     54dfa965a35b13d1
+#   content hash  65b864bb5a83b9cc
+#   text hash     44546f09ea11a845
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

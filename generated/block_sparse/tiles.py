@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bcb8662f62945016
-#   text hash     03829fab58831aad
+#   content hash  65b864bb5a83b9cc
+#   text hash     583b36277dfc96f2
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

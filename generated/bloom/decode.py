@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76d00563ab709f8e
-#   text hash     55121528195c50f3
+#   content hash  a31f07ab97193723
+#   text hash     e5eaac15288488ac
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76d00563ab709f8e
-#   text hash     998ccc327a1ca389
+#   content hash  a31f07ab97193723
+#   text hash     5d039605c9481014
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76d00563ab709f8e
-#   text hash     a9b8a37c11b3f877
+#   content hash  a31f07ab97193723
+#   text hash     4cf6da43652c0e73
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76d00563ab709f8e
-#   text hash     b03cc8af75f5b0a5
+#   content hash  a31f07ab97193723
+#   text hash     5ed7f06fe68c9848
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -200,7 +206,8 @@ def weigh(
     q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     score = score - in_slopes * tl.abs(q_at - k_at)  # alibi
     if mixed:
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)

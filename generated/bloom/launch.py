@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76d00563ab709f8e
-#   text hash     f92c28d2e0f4c178
+#   content hash  a31f07ab97193723
+#   text hash     c0d6621db3e6c231
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76d00563ab709f8e
-#   text hash     31ff412652a57919
+#   content hash  a31f07ab97193723
+#   text hash     dfad65d0e33c2d3f
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

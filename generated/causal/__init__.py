@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  88401db2c51a9a5d
-#   text hash     13d407be03299a5b
+#   content hash  a6742527df507986
+#   text hash     8147ae24ecfcfe43
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  88401db2c51a9a5d
-#   text hash     e13bec74edea2253
+#   content hash  a6742527df507986
+#   text hash     1bf07d07cf2a8c15
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  88401db2c51a9a5d
-#   text hash     c0329c5a55cc8016
+#   content hash  a6742527df507986
+#   text hash     6aba15f1b290f41a
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

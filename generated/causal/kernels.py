@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  88401db2c51a9a5d
-#   text hash     8b204789de8d4025
+#   content hash  a6742527df507986
+#   text hash     1f712f4eea404f1c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

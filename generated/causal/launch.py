@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  88401db2c51a9a5d
-#   text hash     ced373a221f1e391
+#   content hash  a6742527df507986
+#   text hash     9d4f1f6c2630043a
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  88401db2c51a9a5d
-#   text hash     a1fe69772502110d
+#   content hash  a6742527df507986
+#   text hash     1f9a703e1526f484
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

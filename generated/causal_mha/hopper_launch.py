@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7f5d6f6af195d1c
-#   text hash     33ce097c99a9b2aa
+#   content hash  80849d30bb4b8461
+#   text hash     24a9db1cfc2e7276
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

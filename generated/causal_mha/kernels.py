@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7f5d6f6af195d1c
-#   text hash     05e5d1a4dcd4a594
+#   content hash  80849d30bb4b8461
+#   text hash     3322ba12ca624342
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7f5d6f6af195d1c
-#   text hash     cb164be6e4b3248d
+#   content hash  80849d30bb4b8461
+#   text hash     80648da566130d6d
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

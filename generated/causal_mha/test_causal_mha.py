@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7f5d6f6af195d1c
-#   text hash     a6be4b2c3d112ea0
+#   content hash  80849d30bb4b8461
+#   text hash     477a01e534083766
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc5cb09f3c5b05a2
-#   text hash     0a2b74d5f0b80b07
+#   content hash  40c8e1f1ecadfd4f
+#   text hash     9be0580cbbe34f72
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

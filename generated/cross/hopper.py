@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc5cb09f3c5b05a2
-#   text hash     ad28a3458dbb5d97
+#   content hash  40c8e1f1ecadfd4f
+#   text hash     96266fe4f703cac0
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

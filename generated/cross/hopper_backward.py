@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc5cb09f3c5b05a2
-#   text hash     afdeffc7697defee
+#   content hash  40c8e1f1ecadfd4f
+#   text hash     09330f63215f93dc
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc5cb09f3c5b05a2
-#   text hash     0eef8e3e1d5c6d47
+#   content hash  40c8e1f1ecadfd4f
+#   text hash     4be501517e4e63a9
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

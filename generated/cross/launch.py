@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc5cb09f3c5b05a2
-#   text hash     61fe9672636c367f
+#   content hash  40c8e1f1ecadfd4f
+#   text hash     f001799d1d07feb5
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc5cb09f3c5b05a2
-#   text hash     d2c141d070e7289b
+#   content hash  40c8e1f1ecadfd4f
+#   text hash     4689486dd6180007
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f1dcadd6aa69ca1
-#   text hash     e798f1cc5c488bb6
+#   content hash  19a76b1de793849c
+#   text hash     64c9ced5b161c2a5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f1dcadd6aa69ca1
-#   text hash     5e7ab2b30d47b937
+#   content hash  19a76b1de793849c
+#   text hash     6ea49c6706fa2b67
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f1dcadd6aa69ca1
-#   text hash     ad90b32d6fbd3666
+#   content hash  19a76b1de793849c
+#   text hash     ff67132b3360e0b5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f1dcadd6aa69ca1
-#   text hash     3fc41304f6ff979e
+#   content hash  19a76b1de793849c
+#   text hash     b1a01b006aa0703a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

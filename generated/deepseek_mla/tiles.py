@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f1dcadd6aa69ca1
-#   text hash     3a56be389bc01d17
+#   content hash  19a76b1de793849c
+#   text hash     08f17b9f525ba238
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

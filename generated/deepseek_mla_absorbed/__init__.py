@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4fe1d725ec2abf98
-#   text hash     b2daf9c115d262f7
+#   content hash  e6708526e0064b6e
+#   text hash     d9f7c1ac1b6e995f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4fe1d725ec2abf98
-#   text hash     dc35a3fcfe2540de
+#   content hash  e6708526e0064b6e
+#   text hash     8f1dab3ed11bc9cf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

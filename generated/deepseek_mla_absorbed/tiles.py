@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4fe1d725ec2abf98
-#   text hash     c7487d1afa2f38ae
+#   content hash  e6708526e0064b6e
+#   text hash     ca6127edab0cdce0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15ffdb4bb98f577f
-#   text hash     f8dab80294898f58
+#   content hash  ce1c302e74661bba
+#   text hash     b53080c4cd7d43b0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15ffdb4bb98f577f
-#   text hash     568ccee9a58da1cc
+#   content hash  ce1c302e74661bba
+#   text hash     7788e2006b0fed2a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15ffdb4bb98f577f
-#   text hash     a16bef9f97ba46a0
+#   content hash  ce1c302e74661bba
+#   text hash     5bcc267389d4a1a5
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15ffdb4bb98f577f
-#   text hash     93837b4ebec2604b
+#   content hash  ce1c302e74661bba
+#   text hash     546d2f37bf989756
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

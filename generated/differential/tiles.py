@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15ffdb4bb98f577f
-#   text hash     a6473f91691cb80a
+#   content hash  ce1c302e74661bba
+#   text hash     10ed2e65a74d5f0e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b9e358ff716071b
-#   text hash     b5396f8ff92b9624
+#   content hash  1a493e31836d6f35
+#   text hash     83c31cb591ca18e6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b9e358ff716071b
-#   text hash     aa2e88067d40000f
+#   content hash  1a493e31836d6f35
+#   text hash     a5fbf31cc8af0aa8
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, floor_mod, query_tiles
 
@@ -110,9 +110,10 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        keep = k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < 512  # sliding_window
-        keep &= floor_mod(q_pos[None, :] - k_pos[:, None], 4) == 0  # dilated
+        distance = apart(q_pos[None, :], k_pos[:, None])
+        keep = distance >= 0  # causal
+        keep &= distance < 512  # sliding_window
+        keep &= floor_mod(distance, 4) == 0  # dilated
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)

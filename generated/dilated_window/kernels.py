@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b9e358ff716071b
-#   text hash     0168e71a2df85ba3
+#   content hash  1a493e31836d6f35
+#   text hash     a00bb386a4bfe6e1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

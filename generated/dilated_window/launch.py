@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b9e358ff716071b
-#   text hash     943f6e95099a06d1
+#   content hash  1a493e31836d6f35
+#   text hash     87204c39d1b88d74
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b9e358ff716071b
-#   text hash     864e68979d4b729c
+#   content hash  1a493e31836d6f35
+#   text hash     b25166176c9c9529
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

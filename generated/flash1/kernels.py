@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3aee163952c398ed
-#   text hash     2ab1d2be8eba0363
+#   content hash  4db3aa0cb951fd2c
+#   text hash     c8ad524bc3a515d5
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3aee163952c398ed
-#   text hash     65869bfd70aa09c9
+#   content hash  4db3aa0cb951fd2c
+#   text hash     44bee1eeda5aa432
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

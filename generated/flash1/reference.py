@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3aee163952c398ed
-#   text hash     1d80a6f9a5e7bfba
+#   content hash  4db3aa0cb951fd2c
+#   text hash     ce8bc1ffd5754e7d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

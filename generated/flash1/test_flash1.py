@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3aee163952c398ed
-#   text hash     a4ea7feca7aeb4ca
+#   content hash  4db3aa0cb951fd2c
+#   text hash     861588fab695bbdf
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0f37666dfdfce95c
-#   text hash     5513671c615d3992
+#   content hash  045b17445fe9d507
+#   text hash     8b76b6f21bd86299
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0f37666dfdfce95c
-#   text hash     24fa4e1732faa950
+#   content hash  045b17445fe9d507
+#   text hash     d0d4d3419f217a12
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

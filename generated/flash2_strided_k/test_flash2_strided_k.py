@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0f37666dfdfce95c
-#   text hash     c4abc1c8b07461d9
+#   content hash  045b17445fe9d507
+#   text hash     447d59f992ce5d0d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0f37666dfdfce95c
-#   text hash     9ee08903b97373f8
+#   content hash  045b17445fe9d507
+#   text hash     3deb9d71dd92a05f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  35449cd26755fd71
-#   text hash     6afab18854449db0
+#   content hash  a05624622eb07b6f
+#   text hash     54c3dffe28bf0a76
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

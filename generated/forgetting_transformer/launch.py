@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  35449cd26755fd71
-#   text hash     e3328ddcac3d14e6
+#   content hash  a05624622eb07b6f
+#   text hash     d71a6748c31c84ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

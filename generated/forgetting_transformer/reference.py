@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  35449cd26755fd71
-#   text hash     d399a6382686aaa1
+#   content hash  a05624622eb07b6f
+#   text hash     f35daeb488c5a7f2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

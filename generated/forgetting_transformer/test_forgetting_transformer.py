@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  35449cd26755fd71
-#   text hash     7ba8e4e527668c76
+#   content hash  a05624622eb07b6f
+#   text hash     f6fbfdd2d8deb679
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

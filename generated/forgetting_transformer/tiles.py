@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  35449cd26755fd71
-#   text hash     e676b73a89d44485
+#   content hash  a05624622eb07b6f
+#   text hash     d123fe7767ed6121
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

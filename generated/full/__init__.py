@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  428eb96ca8ae2b9a
-#   text hash     3926ec1a2a34b994
+#   content hash  f801549ce0169c01
+#   text hash     cfd4f505a5b47b43
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  428eb96ca8ae2b9a
-#   text hash     d6064e925478f336
+#   content hash  f801549ce0169c01
+#   text hash     bce7665cb66d4dbc
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  428eb96ca8ae2b9a
-#   text hash     e445801e2d3c8d16
+#   content hash  f801549ce0169c01
+#   text hash     d4a8d897b68733c6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  428eb96ca8ae2b9a
-#   text hash     f4786f16b78a8bc4
+#   content hash  f801549ce0169c01
+#   text hash     db23e0d623947aaf
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  428eb96ca8ae2b9a
-#   text hash     edc627a901dbd5ff
+#   content hash  f801549ce0169c01
+#   text hash     d67f32ab48a11600
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

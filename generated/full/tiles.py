@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  428eb96ca8ae2b9a
-#   text hash     5f8999f6119cbd84
+#   content hash  f801549ce0169c01
+#   text hash     9c28441e22a39892
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

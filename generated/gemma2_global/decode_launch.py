@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee35eee8c0203703
-#   text hash     9bbe61bca947c250
+#   content hash  dbd696b540cc9d91
+#   text hash     a7f101759c05928a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee35eee8c0203703
-#   text hash     e18833627ca7ce9a
+#   content hash  dbd696b540cc9d91
+#   text hash     d15ff87cec86c249
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -83,7 +83,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .hopper import apart, barriers, copy_tile, matrix, store_rows, tanh
 from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -162,8 +162,9 @@ def accumulate(
     score = part0
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)

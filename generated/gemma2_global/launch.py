@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee35eee8c0203703
-#   text hash     a5ef19050fea720e
+#   content hash  dbd696b540cc9d91
+#   text hash     863307ee137e0df9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee35eee8c0203703
-#   text hash     30c800f04f2e81a0
+#   content hash  dbd696b540cc9d91
+#   text hash     1938973da60bc5fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee35eee8c0203703
-#   text hash     c32eb3ba3ff24c31
+#   content hash  dbd696b540cc9d91
+#   text hash     5e8b3a517e85fc8a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99aa46e4b69d3a5d
-#   text hash     0d51a393a4b1c733
+#   content hash  fe1ea781ac694696
+#   text hash     ca8eb99562ddc0e5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

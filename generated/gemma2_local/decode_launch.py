@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99aa46e4b69d3a5d
-#   text hash     aa92ee08f15a0e27
+#   content hash  fe1ea781ac694696
+#   text hash     b7d853daed377c37
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99aa46e4b69d3a5d
-#   text hash     5ff4b1419e4eb5b5
+#   content hash  fe1ea781ac694696
+#   text hash     3acf881aae525c47
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99aa46e4b69d3a5d
-#   text hash     8f8344d536e9a2be
+#   content hash  fe1ea781ac694696
+#   text hash     b6238c26b675e6ab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows, tanh
+from .hopper import apart, barriers, matrix, score_product, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, query_tiles
 
@@ -115,9 +115,10 @@ def weigh(
     score = part0
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < 4096  # sliding_window
+        keep &= distance >= 0  # causal
+        keep &= distance < 4096  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     ds = p  # by dP - delta

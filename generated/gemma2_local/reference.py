@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  99aa46e4b69d3a5d
-#   text hash     04ac95a87dc41ba8
+#   content hash  fe1ea781ac694696
+#   text hash     3b1bc4cb71e11974
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68bdac438b146db
-#   text hash     d7570fea8c971097
+#   content hash  90ecd7a40a180bc4
+#   text hash     77b8b4497284725d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

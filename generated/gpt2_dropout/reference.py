@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68bdac438b146db
-#   text hash     99215a460800667a
+#   content hash  90ecd7a40a180bc4
+#   text hash     11bee1e5482adab7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68bdac438b146db
-#   text hash     65f71a09b5f49ea5
+#   content hash  90ecd7a40a180bc4
+#   text hash     4cbdcc4b5754e5e7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

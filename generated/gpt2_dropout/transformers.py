@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68bdac438b146db
-#   text hash     475bf0b7f91a5edb
+#   content hash  90ecd7a40a180bc4
+#   text hash     8b773510e5fdf3f7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

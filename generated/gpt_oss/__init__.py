@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02287ecbd2d996c4
-#   text hash     6acb028d61844c78
+#   content hash  1566e7fce3c7e6e2
+#   text hash     a39dcb3f5d6ba71c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

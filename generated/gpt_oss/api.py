@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02287ecbd2d996c4
-#   text hash     6fa481fc68e8d7a5
+#   content hash  1566e7fce3c7e6e2
+#   text hash     256978f24feb7956
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02287ecbd2d996c4
-#   text hash     a087eaad353ff779
+#   content hash  1566e7fce3c7e6e2
+#   text hash     a07692eb208bceab
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02287ecbd2d996c4
-#   text hash     7e6d6f50338c061c
+#   content hash  1566e7fce3c7e6e2
+#   text hash     fad1410b3f43be05
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02287ecbd2d996c4
-#   text hash     afecb1ed9904fbc1
+#   content hash  1566e7fce3c7e6e2
+#   text hash     efed31860a5040ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d30453102c651cee
-#   text hash     4fd7c0bbfd76dc59
+#   content hash  5a42a9beabcda907
+#   text hash     552ba4d5a8f3f413
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

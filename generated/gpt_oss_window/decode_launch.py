@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d30453102c651cee
-#   text hash     46c5f7742a308b72
+#   content hash  5a42a9beabcda907
+#   text hash     61cac59e3f976bb5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d30453102c651cee
-#   text hash     24a9019b4f86c558
+#   content hash  5a42a9beabcda907
+#   text hash     6c578537d84ef513
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

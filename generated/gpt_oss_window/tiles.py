@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d30453102c651cee
-#   text hash     011e627d01858ac7
+#   content hash  5a42a9beabcda907
+#   text hash     38ffc5c76a17e1d4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

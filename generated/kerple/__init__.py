@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  85b2f87292541a7a
-#   text hash     411d0d048a310ab9
+#   content hash  b94089197efb8423
+#   text hash     d2f25a4cbe8052ff
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  85b2f87292541a7a
-#   text hash     5a73a099bc702712
+#   content hash  b94089197efb8423
+#   text hash     5a80c7af6035cb1c
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -82,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
+from .hopper import apart, barriers, copy_tile, matrix, store_rows
 from .kernels import LOG2E, batch_and_head, load_tile, moved, query_tiles, softplus
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -162,8 +162,9 @@ def accumulate(
     score = score - softplus(in_decay) * tl.log(1 + softplus(in_width) * (q_at - k_at))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  85b2f87292541a7a
-#   text hash     297a017b6d8b4649
+#   content hash  b94089197efb8423
+#   text hash     b78279d9e8b248c6
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

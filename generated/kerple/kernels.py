@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  85b2f87292541a7a
-#   text hash     8ee6f494bfbd2b3b
+#   content hash  b94089197efb8423
+#   text hash     e6556f398ba51d6d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  85b2f87292541a7a
-#   text hash     3cf2f0e95dbc37aa
+#   content hash  b94089197efb8423
+#   text hash     55b9fd676ab4e65f
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b197f8f6ce3b97a
-#   text hash     9182e61e1cacc1b6
+#   content hash  3020fc4d08ac0dd9
+#   text hash     e6a96e64f40059f8
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

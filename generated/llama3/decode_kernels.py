@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b197f8f6ce3b97a
-#   text hash     8d15a58ce5be5317
+#   content hash  3020fc4d08ac0dd9
+#   text hash     b814e47d08229544
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b197f8f6ce3b97a
-#   text hash     651a170c2737cf92
+#   content hash  3020fc4d08ac0dd9
+#   text hash     c894886fd11bf9dd
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

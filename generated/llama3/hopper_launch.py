@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b197f8f6ce3b97a
-#   text hash     e297eb071adff1a3
+#   content hash  3020fc4d08ac0dd9
+#   text hash     7ca9bb21efbb387b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

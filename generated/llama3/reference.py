@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b197f8f6ce3b97a
-#   text hash     1547eb4bc2d2d836
+#   content hash  3020fc4d08ac0dd9
+#   text hash     86862e080f5036f2
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b30c4640b95cad0a
-#   text hash     492524c8e679029b
+#   content hash  5919e355a96c184b
+#   text hash     3e90574f30bf10d1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b30c4640b95cad0a
-#   text hash     e17ca174beebfb99
+#   content hash  5919e355a96c184b
+#   text hash     b47f55c9f98b612a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b30c4640b95cad0a
-#   text hash     4cb695847f0feb49
+#   content hash  5919e355a96c184b
+#   text hash     5637d8765c35dc23
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -128,6 +128,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -200,7 +206,8 @@ def weigh(
     if mixed:
         # [BLOCK_N]
         in_k_segments_k = in_k_segments_k_tile.load(gl.SliceLayout(0, score.type.layout))
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
         keep &= in_q_segments_q[:, None] == in_k_segments_k[None, :]  # segments
         score = tl.where(keep, score, float("-inf"))
     # [64]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b30c4640b95cad0a
-#   text hash     a62c58f44ca4cd08
+#   content hash  5919e355a96c184b
+#   text hash     aa2c23d54996d475
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -83,7 +83,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
+from .hopper import apart, barriers, copy_tile, matrix, store_rows
 from .kernels import LOG2E, batch_and_head, load_range, load_tile, load_vector, unrotate
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -162,7 +162,8 @@ def accumulate(
     if mixed:
         # [BLOCK_M]
         in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
-        keep = k_pos[:, None] <= q_pos[None, :]  # causal
+        distance = apart(q_pos[None, :], k_pos[:, None])
+        keep = distance >= 0  # causal
         keep &= in_q_segments_q[None, :] == in_k_segments_k[:, None]  # segments
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b30c4640b95cad0a
-#   text hash     78e3f0cda189ac01
+#   content hash  5919e355a96c184b
+#   text hash     6dc3560fa9b0f896
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, load_range, load_vector
 
@@ -114,7 +114,8 @@ def weigh(
     if mixed:
         # [BLOCK_M]
         in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
-        keep = k_pos[:, None] <= q_pos[None, :]  # causal
+        distance = apart(q_pos[None, :], k_pos[:, None])
+        keep = distance >= 0  # causal
         keep &= in_q_segments_q[None, :] == in_k_segments_k[:, None]  # segments
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta

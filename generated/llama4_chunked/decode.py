@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  08c63eb068ced5d2
-#   text hash     5f3497f44044c04e
+#   content hash  5c0d1102b9b259b3
+#   text hash     1fb78efe65dac4ce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  08c63eb068ced5d2
-#   text hash     4137804fc794ba73
+#   content hash  5c0d1102b9b259b3
+#   text hash     8968414d4aed448c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -83,7 +83,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
+from .hopper import apart, barriers, copy_tile, matrix, store_rows
 from .kernels import LOG2E, batch_and_head, floor_div, load_tile, query_tiles, unrotate
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -157,9 +157,8 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        keep = (k_pos[:, None] <= q_pos[None, :]) & (
-            k_pos[:, None] // 8192 == floor_div(q_pos[None, :], 8192)
-        )  # chunked
+        distance = apart(q_pos[None, :], k_pos[:, None])
+        keep = (distance >= 0) & (k_pos[:, None] // 8192 == floor_div(q_pos[None, :], 8192))  # chunked
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

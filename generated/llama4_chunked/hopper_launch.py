@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  08c63eb068ced5d2
-#   text hash     c30c3bee3575df2a
+#   content hash  5c0d1102b9b259b3
+#   text hash     45d0d22189b26fc1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  08c63eb068ced5d2
-#   text hash     4b62ec8ed06a12fd
+#   content hash  5c0d1102b9b259b3
+#   text hash     3cb583dabdf76763
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, floor_div, query_tiles
 
@@ -110,9 +110,8 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        keep = (k_pos[:, None] <= q_pos[None, :]) & (
-            k_pos[:, None] // 8192 == floor_div(q_pos[None, :], 8192)
-        )  # chunked
+        distance = apart(q_pos[None, :], k_pos[:, None])
+        keep = (distance >= 0) & (k_pos[:, None] // 8192 == floor_div(q_pos[None, :], 8192))  # chunked
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)

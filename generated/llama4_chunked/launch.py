@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  08c63eb068ced5d2
-#   text hash     8b234c7d7deaaa09
+#   content hash  5c0d1102b9b259b3
+#   text hash     09c05f39efbdbf9c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

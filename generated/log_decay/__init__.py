@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bb289eff2a8d430e
-#   text hash     1a0b1f1e92c2d359
+#   content hash  b26d8e7fbb8f97ce
+#   text hash     96839a2cc3fb4691
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bb289eff2a8d430e
-#   text hash     923366221c434283
+#   content hash  b26d8e7fbb8f97ce
+#   text hash     9122a8e49d909420
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -128,6 +128,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -202,7 +208,8 @@ def weigh(
     in_log_decay_k = in_log_decay_k_tile.load(gl.SliceLayout(0, score.type.layout))
     score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
     if mixed:
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
         keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     # [64]

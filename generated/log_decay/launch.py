@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bb289eff2a8d430e
-#   text hash     4e78fc0e00b446d6
+#   content hash  b26d8e7fbb8f97ce
+#   text hash     46081b6956871639
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

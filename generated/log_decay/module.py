@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bb289eff2a8d430e
-#   text hash     cbf40e6bc5778e5e
+#   content hash  b26d8e7fbb8f97ce
+#   text hash     662d8649a871e1a9
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bb289eff2a8d430e
-#   text hash     3bd4dd240f9827f7
+#   content hash  b26d8e7fbb8f97ce
+#   text hash     af6b1d5fc3591bfe
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  def17e20f528f833
-#   text hash     5db89075b226c234
+#   content hash  9fef49fd70515f27
+#   text hash     ff4fef9cb00b2a5e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -196,9 +202,10 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     if mixed:
+        distance = apart(q_pos[:, None], k_pos[None, :])
         keep = (k_pos < k_len)[None, :]
         keep &= (
-            (tl.abs(q_pos[:, None] - k_pos[None, :]) <= 256) | (q_pos[:, None] < 16) | (k_pos[None, :] < 16)
+            (tl.abs(distance) <= 256) | (q_pos[:, None] < 16) | (k_pos[None, :] < 16)
         )  # any(abs(q - k) <= 256, global_tokens)
         score = tl.where(keep, score, float("-inf"))
     # [64]

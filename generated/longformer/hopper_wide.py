@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  def17e20f528f833
-#   text hash     932dcff27acc861d
+#   content hash  9fef49fd70515f27
+#   text hash     cc45dcb31ebcbb8b
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, query_tiles
 
@@ -110,9 +110,10 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (k_pos < k_len)[:, None]
         keep &= (
-            (tl.abs(q_pos[None, :] - k_pos[:, None]) <= 256) | (q_pos[None, :] < 16) | (k_pos[:, None] < 16)
+            (tl.abs(distance) <= 256) | (q_pos[None, :] < 16) | (k_pos[:, None] < 16)
         )  # any(abs(q - k) <= 256, global_tokens)
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta

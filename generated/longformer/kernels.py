@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  def17e20f528f833
-#   text hash     84764a8a2a0caf4a
+#   content hash  9fef49fd70515f27
+#   text hash     2a0ef2ece908ae09
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

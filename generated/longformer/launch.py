@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  def17e20f528f833
-#   text hash     0fa17b4d6a129957
+#   content hash  9fef49fd70515f27
+#   text hash     7b69cc94b16d7388
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  def17e20f528f833
-#   text hash     1ceb1fcf4b8424a6
+#   content hash  9fef49fd70515f27
+#   text hash     72da63a0a5345a93
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  def17e20f528f833
-#   text hash     40278ff3458b35c1
+#   content hash  9fef49fd70515f27
+#   text hash     cfa63ce3382b4086
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

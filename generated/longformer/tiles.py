@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  def17e20f528f833
-#   text hash     75d9f51afc25fc68
+#   content hash  9fef49fd70515f27
+#   text hash     a65e1ca2750bb2d8
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67d47ec2393ceedd
-#   text hash     10df51c1dc083e61
+#   content hash  bedd4dc1e09b2d12
+#   text hash     a69522eeb065f1cd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67d47ec2393ceedd
-#   text hash     e97cb9434de44bba
+#   content hash  bedd4dc1e09b2d12
+#   text hash     aa388b39589a33be
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

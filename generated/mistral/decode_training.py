@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67d47ec2393ceedd
-#   text hash     91ecf879cbfd66dc
+#   content hash  bedd4dc1e09b2d12
+#   text hash     2c35d0f0f3a786ec
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

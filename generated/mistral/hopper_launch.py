@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67d47ec2393ceedd
-#   text hash     c663b19464b46d83
+#   content hash  bedd4dc1e09b2d12
+#   text hash     ff65ee518b22fd35
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67d47ec2393ceedd
-#   text hash     9da90756226516f3
+#   content hash  bedd4dc1e09b2d12
+#   text hash     ee0db32273b9e6e7
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

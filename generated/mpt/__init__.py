@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     d83ece834b6644e3
+#   content hash  9b00a201e4ccefea
+#   text hash     5a50f8e61d4b566f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     83d7c9ed4af38ac7
+#   content hash  9b00a201e4ccefea
+#   text hash     1d66382bce0d110e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

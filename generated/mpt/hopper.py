@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     fe7143b554dc222c
+#   content hash  9b00a201e4ccefea
+#   text hash     3af7b5dbe5ee1134
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -200,8 +206,9 @@ def weigh(
     q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
     score = score - in_slopes * tl.abs(q_at - k_at)  # alibi
     if mixed:
+        distance = apart(q_pos[:, None], k_pos[None, :])
         keep = (k_pos < k_len)[None, :]
-        keep &= (k_pos[None, :] <= q_pos[:, None]) | (k_pos[None, :] < in_prefix_len)  # prefix_lm
+        keep &= (distance >= 0) | (k_pos[None, :] < in_prefix_len)  # prefix_lm
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)

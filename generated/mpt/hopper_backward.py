@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     cadfeca19039b695
+#   content hash  9b00a201e4ccefea
+#   text hash     ef6a375b7acf8516
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -82,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
+from .hopper import apart, barriers, copy_tile, matrix, store_rows
 from .kernels import LOG2E, batch_and_head, in_slopes_default, load_tile, moved, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -162,8 +162,9 @@ def accumulate(
     score = score - in_slopes * tl.abs(q_at - k_at)
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
-        keep &= (k_pos[:, None] <= q_pos[None, :]) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
+        keep &= (distance >= 0) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

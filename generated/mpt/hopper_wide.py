@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     f31c63615aaefe10
+#   content hash  9b00a201e4ccefea
+#   text hash     79adc390625ee43c
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, in_slopes_default, moved, query_tiles
 
@@ -116,8 +116,9 @@ def weigh(
     score = score - in_slopes * tl.abs(q_at - k_at)
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
-        keep &= (k_pos[:, None] <= q_pos[None, :]) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
+        keep &= (distance >= 0) | (k_pos[:, None] < in_prefix_len)  # prefix_lm
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     3d20fd1bccde0522
+#   content hash  9b00a201e4ccefea
+#   text hash     de813e371cd0d475
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     be38866896701901
+#   content hash  9b00a201e4ccefea
+#   text hash     bd1e184a5868a380
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     be03afa19cf8cc42
+#   content hash  9b00a201e4ccefea
+#   text hash     6f666ffb1eb8f802
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

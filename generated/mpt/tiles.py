@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4f1dd6d01eeb25d
-#   text hash     1390fb47e914a5af
+#   content hash  9b00a201e4ccefea
+#   text hash     40e6f7ed7cef76c4
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1e2830f098ca4de5
-#   text hash     13d73d78b62bba9d
+#   content hash  df12c188fe02fe45
+#   text hash     01b362d891c17d79
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1e2830f098ca4de5
-#   text hash     4806812f4d6c7e06
+#   content hash  df12c188fe02fe45
+#   text hash     f094b2a9d23b4a51
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1e2830f098ca4de5
-#   text hash     d2cfb09cc2a5d988
+#   content hash  df12c188fe02fe45
+#   text hash     7a7c0eb91e2f715f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

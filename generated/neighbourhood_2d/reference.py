@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1e2830f098ca4de5
-#   text hash     8cb5110549fe775d
+#   content hash  df12c188fe02fe45
+#   text hash     91db77c6f3b2610d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1e2830f098ca4de5
-#   text hash     dfd525ad981040c5
+#   content hash  df12c188fe02fe45
+#   text hash     5feb38f6b785457e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

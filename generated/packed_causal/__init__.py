@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4891aa19fa5051
-#   text hash     c15a5aae54b7d461
+#   content hash  8adc293f8bac6ea0
+#   text hash     ad5cfc9f679b992a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

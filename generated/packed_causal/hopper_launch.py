@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4891aa19fa5051
-#   text hash     214c77c2730685e2
+#   content hash  8adc293f8bac6ea0
+#   text hash     f1aec645c15adacf
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4891aa19fa5051
-#   text hash     815243e8785c85f8
+#   content hash  8adc293f8bac6ea0
+#   text hash     d5768cc8a48003d0
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4891aa19fa5051
-#   text hash     93cb938db5c25b07
+#   content hash  8adc293f8bac6ea0
+#   text hash     90295fd57cacbf2e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

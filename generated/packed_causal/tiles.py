@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d4891aa19fa5051
-#   text hash     4326204169deb46b
+#   content hash  8adc293f8bac6ea0
+#   text hash     0f2af803a3ee6f98
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

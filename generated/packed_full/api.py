@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecc9791f43d2b25d
-#   text hash     27d1949ac3ab3c97
+#   content hash  43af926269b78014
+#   text hash     ac5e763de74104c5
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

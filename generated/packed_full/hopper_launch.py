@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecc9791f43d2b25d
-#   text hash     219c00e7fa28de05
+#   content hash  43af926269b78014
+#   text hash     ff46a9d2ea647643
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecc9791f43d2b25d
-#   text hash     996a25c1bd1b5012
+#   content hash  43af926269b78014
+#   text hash     1c75e59782c8ad98
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecc9791f43d2b25d
-#   text hash     d6b908e7534102e0
+#   content hash  43af926269b78014
+#   text hash     013ed89b901f60ab
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

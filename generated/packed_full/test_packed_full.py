@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecc9791f43d2b25d
-#   text hash     d2e4451e1a5b47ae
+#   content hash  43af926269b78014
+#   text hash     d7329f9aa6f11f34
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

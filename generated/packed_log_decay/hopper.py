@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  af24fc37854fd552
-#   text hash     51b0ed189494ee6a
+#   content hash  e8f7d21d595dad14
+#   text hash     1f57a6dc111e5ccb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -129,6 +129,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -239,7 +245,8 @@ def weigh(
     in_log_decay_k = in_log_decay_k_tile.load(gl.SliceLayout(0, score.type.layout))
     score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
     if mixed:
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
         keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     # [64]

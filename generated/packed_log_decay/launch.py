@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  af24fc37854fd552
-#   text hash     0cf8ceda21adafd9
+#   content hash  e8f7d21d595dad14
+#   text hash     4c59b81a6e7101f2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  af24fc37854fd552
-#   text hash     f85a2e17d7f68efb
+#   content hash  e8f7d21d595dad14
+#   text hash     c3b5dd357ad453af
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

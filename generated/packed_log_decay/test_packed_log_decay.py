@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  af24fc37854fd552
-#   text hash     d9f473e098b35340
+#   content hash  e8f7d21d595dad14
+#   text hash     3ab7e5dbdbb8f085
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

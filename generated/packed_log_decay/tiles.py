@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  af24fc37854fd552
-#   text hash     85dff02f0cc690d9
+#   content hash  e8f7d21d595dad14
+#   text hash     7fbe6c33c193687e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

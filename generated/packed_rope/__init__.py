@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba2bfb824c0c4f2c
-#   text hash     d692b0cd73c3f417
+#   content hash  d7ef1ae61b6e19cc
+#   text hash     e140721a107aca79
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

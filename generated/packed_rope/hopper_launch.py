@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba2bfb824c0c4f2c
-#   text hash     d3f60efa76c3d78b
+#   content hash  d7ef1ae61b6e19cc
+#   text hash     c24027779fe2088f
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba2bfb824c0c4f2c
-#   text hash     80386376fc07c428
+#   content hash  d7ef1ae61b6e19cc
+#   text hash     8a5bc78c423d0acd
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -76,7 +76,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, clear_rows, matrix, score_product, store_rows
+from .hopper import apart, barriers, clear_rows, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, find_rows, query_tiles
 
@@ -112,7 +112,8 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        keep = k_pos[:, None] <= q_pos[None, :]  # causal
+        distance = apart(q_pos[None, :], k_pos[:, None])
+        keep = distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)

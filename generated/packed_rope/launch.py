@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba2bfb824c0c4f2c
-#   text hash     228319b3ac9dc6da
+#   content hash  d7ef1ae61b6e19cc
+#   text hash     c614a41c79231393
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

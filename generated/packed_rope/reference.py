@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba2bfb824c0c4f2c
-#   text hash     7b1eee9d765aaf92
+#   content hash  d7ef1ae61b6e19cc
+#   text hash     c90e0c8e6270bdb3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

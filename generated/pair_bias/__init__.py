@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  238608bea993efd4
-#   text hash     db7657b21ff0bdec
+#   content hash  79979fef7c6fdaa7
+#   text hash     80e1869801530b1d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

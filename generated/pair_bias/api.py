@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  238608bea993efd4
-#   text hash     ea1654ae76db1af1
+#   content hash  79979fef7c6fdaa7
+#   text hash     613eaa497a523977
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  238608bea993efd4
-#   text hash     0f96015e6b07d05e
+#   content hash  79979fef7c6fdaa7
+#   text hash     35f92a59bb8a968e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  238608bea993efd4
-#   text hash     95f29e7654b01aba
+#   content hash  79979fef7c6fdaa7
+#   text hash     daf0c9201e5c7400
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

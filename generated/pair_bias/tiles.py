@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  238608bea993efd4
-#   text hash     c97200784e241c88
+#   content hash  79979fef7c6fdaa7
+#   text hash     d278745a267ced6d
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

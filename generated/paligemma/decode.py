@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f85187483ed1ea0f
-#   text hash     a2fdca31e2b5cca0
+#   content hash  bdd2dc7498e435a8
+#   text hash     c1e773ca7d17c98c
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f85187483ed1ea0f
-#   text hash     3b1acb4677930f48
+#   content hash  bdd2dc7498e435a8
+#   text hash     a8436b643ca875ac
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

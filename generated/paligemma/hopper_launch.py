@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f85187483ed1ea0f
-#   text hash     9d232cdb09e8fd52
+#   content hash  bdd2dc7498e435a8
+#   text hash     b784db488256719a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f85187483ed1ea0f
-#   text hash     c300b7e4094422d8
+#   content hash  bdd2dc7498e435a8
+#   text hash     de0607c4741192eb
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f85187483ed1ea0f
-#   text hash     b7211dbf864ad670
+#   content hash  bdd2dc7498e435a8
+#   text hash     52c55b3253719f76
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c485b7b49f813088
-#   text hash     41e6ca3049ab5cc8
+#   content hash  165cf27cee0ab3cf
+#   text hash     2770d4cc317d1a97
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c485b7b49f813088
-#   text hash     3f0aba4164f9b0f1
+#   content hash  165cf27cee0ab3cf
+#   text hash     be43659c1d61be2b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

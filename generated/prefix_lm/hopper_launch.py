@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c485b7b49f813088
-#   text hash     865bc8a71f7987e2
+#   content hash  165cf27cee0ab3cf
+#   text hash     342ecec500c87e5f
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

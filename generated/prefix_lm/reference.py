@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c485b7b49f813088
-#   text hash     b2819e8e6d3645eb
+#   content hash  165cf27cee0ab3cf
+#   text hash     340edc66f9629ae2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c485b7b49f813088
-#   text hash     9730fb9afde5516b
+#   content hash  165cf27cee0ab3cf
+#   text hash     78c278d5950ff848
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

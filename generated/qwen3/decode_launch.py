@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6edc936026c15dd
-#   text hash     723dd0bc2484a9e0
+#   content hash  b9fad204bb278bb1
+#   text hash     d9c71cab114cbc2b
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

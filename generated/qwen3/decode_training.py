@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6edc936026c15dd
-#   text hash     bf3277a2850ba68e
+#   content hash  b9fad204bb278bb1
+#   text hash     d477bdd3cd171698
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

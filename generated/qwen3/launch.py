@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6edc936026c15dd
-#   text hash     8f2a472f6878bd43
+#   content hash  b9fad204bb278bb1
+#   text hash     d6ac430f770a6a32
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6edc936026c15dd
-#   text hash     24ea8e08bb0586c2
+#   content hash  b9fad204bb278bb1
+#   text hash     37b664891395a58a
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6edc936026c15dd
-#   text hash     0f396963ac758eea
+#   content hash  b9fad204bb278bb1
+#   text hash     ebf069794c3f3a6c
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

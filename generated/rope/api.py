@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  032d4b7a01da5d95
-#   text hash     6f2691a1b0802e9b
+#   content hash  ded4dcf1346dd629
+#   text hash     63e42e8074af1cc8
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

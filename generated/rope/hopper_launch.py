@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  032d4b7a01da5d95
-#   text hash     4826ce02b7b92a51
+#   content hash  ded4dcf1346dd629
+#   text hash     02ad44a606ed06c8
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  032d4b7a01da5d95
-#   text hash     c64134c388a6db08
+#   content hash  ded4dcf1346dd629
+#   text hash     0a248c1510fada3e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  032d4b7a01da5d95
-#   text hash     79b46508075371fa
+#   content hash  ded4dcf1346dd629
+#   text hash     a57343ac01415219
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

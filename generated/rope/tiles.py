@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  032d4b7a01da5d95
-#   text hash     d8c0ee31e3799517
+#   content hash  ded4dcf1346dd629
+#   text hash     13cdf18871d3e8a5
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

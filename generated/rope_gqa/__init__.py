@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bfe39be5210f4a24
-#   text hash     4b1c3f7cb26eafb9
+#   content hash  cee4f120ff035ab7
+#   text hash     ced2a57a9f6d2836
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bfe39be5210f4a24
-#   text hash     2978a83792cb392f
+#   content hash  cee4f120ff035ab7
+#   text hash     942fa902251c8196
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bfe39be5210f4a24
-#   text hash     1e032cf2b42af7e5
+#   content hash  cee4f120ff035ab7
+#   text hash     886b30bcc74b10b2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

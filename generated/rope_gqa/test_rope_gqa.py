@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bfe39be5210f4a24
-#   text hash     c167233bd2f982b7
+#   content hash  cee4f120ff035ab7
+#   text hash     05d964deb2ebbd60
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

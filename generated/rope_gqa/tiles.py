@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bfe39be5210f4a24
-#   text hash     0421da8d2c0bcafa
+#   content hash  cee4f120ff035ab7
+#   text hash     2b9b3a4c2476148b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c599680d84e0dcea
-#   text hash     b4e1948beb110084
+#   content hash  a12872afbd7d30e8
+#   text hash     024926cc33e62a20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c599680d84e0dcea
-#   text hash     b29cdb74544265d6
+#   content hash  a12872afbd7d30e8
+#   text hash     d2b7c3e32ba09cf4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

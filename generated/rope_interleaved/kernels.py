@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c599680d84e0dcea
-#   text hash     79dbe9539aea04ff
+#   content hash  a12872afbd7d30e8
+#   text hash     2e88701db6f7c703
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

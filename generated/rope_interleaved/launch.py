@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c599680d84e0dcea
-#   text hash     bfa2a020b2df38da
+#   content hash  a12872afbd7d30e8
+#   text hash     5deffae65abe330c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c599680d84e0dcea
-#   text hash     402848451be7db69
+#   content hash  a12872afbd7d30e8
+#   text hash     ccd6fb1d773e0e41
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fdca10a500b4e5b0
-#   text hash     1b24a30c6fc77350
+#   content hash  5fd53f15180b0a4e
+#   text hash     64aaaa4e81bfb452
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fdca10a500b4e5b0
-#   text hash     34ec2667a22de4a1
+#   content hash  5fd53f15180b0a4e
+#   text hash     57337efb5e596cc8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fdca10a500b4e5b0
-#   text hash     06a446164e23119c
+#   content hash  5fd53f15180b0a4e
+#   text hash     e6bf574f3c5fac34
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fdca10a500b4e5b0
-#   text hash     7e4813a117a9e5e8
+#   content hash  5fd53f15180b0a4e
+#   text hash     3453df67d108b539
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

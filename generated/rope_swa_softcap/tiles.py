@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fdca10a500b4e5b0
-#   text hash     4e9697902a3318c7
+#   content hash  5fd53f15180b0a4e
+#   text hash     0d7fef7b618d4284
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c83e097469f9ac1e
-#   text hash     cbd3ebf4aad7a7f0
+#   content hash  2d44d6da7ede541e
+#   text hash     6ea01bb73aefa27a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

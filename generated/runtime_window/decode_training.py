@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c83e097469f9ac1e
-#   text hash     b9208d79fed28784
+#   content hash  2d44d6da7ede541e
+#   text hash     0c60f1ad00c1bef0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

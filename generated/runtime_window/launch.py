@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c83e097469f9ac1e
-#   text hash     1455b3d828111f23
+#   content hash  2d44d6da7ede541e
+#   text hash     0b2352dddd9aae38
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

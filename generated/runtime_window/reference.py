@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c83e097469f9ac1e
-#   text hash     fe783015230125f2
+#   content hash  2d44d6da7ede541e
+#   text hash     06e79a066e903497
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

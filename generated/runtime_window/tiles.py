@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c83e097469f9ac1e
-#   text hash     fa164225ec84a1c7
+#   content hash  2d44d6da7ede541e
+#   text hash     3e464f72d9a85e91
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

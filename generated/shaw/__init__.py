@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c458fb5ea0d8e691
-#   text hash     09fc2b74213c51d7
+#   content hash  3b2261e1003db9d9
+#   text hash     b5d5cd390d0f30e0
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c458fb5ea0d8e691
-#   text hash     e514f0cee7936cdf
+#   content hash  3b2261e1003db9d9
+#   text hash     e82060e909f98236
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

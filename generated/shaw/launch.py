@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c458fb5ea0d8e691
-#   text hash     e1cd15d116f97e1d
+#   content hash  3b2261e1003db9d9
+#   text hash     ccfc45e2858df4d6
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c458fb5ea0d8e691
-#   text hash     6733191406f9cd90
+#   content hash  3b2261e1003db9d9
+#   text hash     eb898841f90e7fc5
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c458fb5ea0d8e691
-#   text hash     49fb539d99ab7374
+#   content hash  3b2261e1003db9d9
+#   text hash     a36bee68d1996f3f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

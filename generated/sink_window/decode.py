@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bb8b8abec0390734
-#   text hash     92266296a62ee82e
+#   content hash  b19571336ade6ddd
+#   text hash     2209e7cba17912a9
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bb8b8abec0390734
-#   text hash     743eccece92d8a9f
+#   content hash  b19571336ade6ddd
+#   text hash     e9e0b7f89aef9a45
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

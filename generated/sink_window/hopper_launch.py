@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bb8b8abec0390734
-#   text hash     dd961b0b70aed411
+#   content hash  b19571336ade6ddd
+#   text hash     071ad0c313b9db5c
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

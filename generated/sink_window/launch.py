@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bb8b8abec0390734
-#   text hash     5ea989a4a2d5e41c
+#   content hash  b19571336ade6ddd
+#   text hash     8b27dd657d6263ac
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bb8b8abec0390734
-#   text hash     2cf0c90bb7cb9e5b
+#   content hash  b19571336ade6ddd
+#   text hash     f9d49c80878cbe6d
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

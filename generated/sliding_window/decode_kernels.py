@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  561f5bc2c2686a12
-#   text hash     c8f448c5152b5c50
+#   content hash  332374defb20eff2
+#   text hash     e979d73a51ed3b28
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  561f5bc2c2686a12
-#   text hash     d49191bdcd3ffe38
+#   content hash  332374defb20eff2
+#   text hash     ee6844eee3df1976
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -196,8 +202,9 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     if mixed:
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 1024  # sliding_window
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
+        keep &= distance < 1024  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  561f5bc2c2686a12
-#   text hash     c64a766c50112ea5
+#   content hash  332374defb20eff2
+#   text hash     600b61ed979a5f1b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  561f5bc2c2686a12
-#   text hash     12122ccd99be3260
+#   content hash  332374defb20eff2
+#   text hash     528e2525585ace9a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  561f5bc2c2686a12
-#   text hash     1e326283720c7fa0
+#   content hash  332374defb20eff2
+#   text hash     79d75132736cfb67
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

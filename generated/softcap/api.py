@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8bd23be0914d230
-#   text hash     e2404aa875dc9b17
+#   content hash  f1e078fe53e53185
+#   text hash     85f68b59cab41ef4
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

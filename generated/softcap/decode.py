@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8bd23be0914d230
-#   text hash     f3838524557445b2
+#   content hash  f1e078fe53e53185
+#   text hash     2b2495ef9afdf439
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

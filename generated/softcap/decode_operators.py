@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8bd23be0914d230
-#   text hash     94c2f9718bb4b3b8
+#   content hash  f1e078fe53e53185
+#   text hash     64921847c0391699
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

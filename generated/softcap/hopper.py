@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8bd23be0914d230
-#   text hash     a6a738dad4f3a438
+#   content hash  f1e078fe53e53185
+#   text hash     9e351ba19df1d933
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -124,6 +124,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -255,7 +261,8 @@ def weigh(
     score = score * (scale / 30.0)
     score = tanh(score)  # softcap
     if mixed:
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * (30.0 * LOG2E))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8bd23be0914d230
-#   text hash     0e31fd9e4867ad44
+#   content hash  f1e078fe53e53185
+#   text hash     be167599b8daa050
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -82,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .hopper import apart, barriers, copy_tile, matrix, store_rows, tanh
 from .kernels import LOG2E, batch_and_head, load_tile, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -161,8 +161,9 @@ def accumulate(
     score = part0
     p = tl.exp2(score * (30.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8bd23be0914d230
-#   text hash     4d3b8067ac088209
+#   content hash  f1e078fe53e53185
+#   text hash     4f4ade3663243f0d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  905276e026cad353
-#   text hash     210146f9047bddf5
+#   content hash  1bb38dc4ba7822c8
+#   text hash     c2cc0faf21b47b2a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

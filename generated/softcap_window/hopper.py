@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  905276e026cad353
-#   text hash     d125a1a3dc10d031
+#   content hash  1bb38dc4ba7822c8
+#   text hash     bb9e745c5be5c8ec
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -124,6 +124,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -255,8 +261,9 @@ def weigh(
     score = score * (scale / 50.0)
     score = tanh(score)  # softcap
     if mixed:
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * (50.0 * LOG2E))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  905276e026cad353
-#   text hash     552f2cb9d64838be
+#   content hash  1bb38dc4ba7822c8
+#   text hash     e0765cdb558938df
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -82,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows, tanh
+from .hopper import apart, barriers, copy_tile, matrix, store_rows, tanh
 from .kernels import LOG2E, batch_and_head, load_tile, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -161,9 +161,10 @@ def accumulate(
     score = part0
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < in_window  # sliding_window
+        keep &= distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)

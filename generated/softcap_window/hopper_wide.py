@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  905276e026cad353
-#   text hash     a4c624ed99766cc6
+#   content hash  1bb38dc4ba7822c8
+#   text hash     9ae3f43e39147df8
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows, tanh
+from .hopper import apart, barriers, matrix, score_product, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, query_tiles
 
@@ -115,9 +115,10 @@ def weigh(
     score = part0
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < in_window  # sliding_window
+        keep &= distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     ds = p  # by dP - delta

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  905276e026cad353
-#   text hash     5114730a8189823e
+#   content hash  1bb38dc4ba7822c8
+#   text hash     7965c74ef5baf614
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c939b0d18a1c9ec5
-#   text hash     e40db181dd511a08
+#   content hash  0d362988c32b416d
+#   text hash     bed4f728b7ec1c4a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c939b0d18a1c9ec5
-#   text hash     b774ea95282fd25e
+#   content hash  0d362988c32b416d
+#   text hash     d773846a9480d12b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -82,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
+from .hopper import apart, barriers, copy_tile, matrix, store_rows
 from .kernels import LOG2E, batch_and_head, floor_div, load_tile, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -156,7 +156,8 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        keep = k_pos[:, None] <= q_pos[None, :]  # causal
+        distance = apart(q_pos[None, :], k_pos[:, None])
+        keep = distance >= 0  # causal
         keep &= (floor_div(q_pos[None, :], 128) == k_pos[:, None] // 128) | (
             k_pos[:, None] % 128 >= 120
         )  # q // 128 == k // 128 or k % 128 >= 120

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c939b0d18a1c9ec5
-#   text hash     fa96c42d17d1d294
+#   content hash  0d362988c32b416d
+#   text hash     c08f4df446c3ef2a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

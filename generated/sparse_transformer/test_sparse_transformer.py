@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c939b0d18a1c9ec5
-#   text hash     dc8b2aa201a2d2e6
+#   content hash  0d362988c32b416d
+#   text hash     2e7286d7e6e87824
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

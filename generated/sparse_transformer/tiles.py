@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c939b0d18a1c9ec5
-#   text hash     db85354afe2e0482
+#   content hash  0d362988c32b416d
+#   text hash     1014dbd8f6e95c97
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

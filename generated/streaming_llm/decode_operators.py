@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  408a31df487f42dc
-#   text hash     ee5e1fd1290d6465
+#   content hash  df77e6b92ffb0cff
+#   text hash     f6b2032ddfe1473e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  408a31df487f42dc
-#   text hash     1ae363d6d827b5e9
+#   content hash  df77e6b92ffb0cff
+#   text hash     19e6051400668194
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  408a31df487f42dc
-#   text hash     bf4dd57e04c37152
+#   content hash  df77e6b92ffb0cff
+#   text hash     1614b36362299f51
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

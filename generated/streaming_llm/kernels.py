@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  408a31df487f42dc
-#   text hash     2065fa1b9f7537d3
+#   content hash  df77e6b92ffb0cff
+#   text hash     5ee6d47e957cd89a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  408a31df487f42dc
-#   text hash     ef90ad703695d392
+#   content hash  df77e6b92ffb0cff
+#   text hash     974b6d2b4f02ce9e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e222597dea11bab4
-#   text hash     4bad02d2c8b7b5a9
+#   content hash  b7dd22719b5599c0
+#   text hash     c67749f96d835d2a
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e222597dea11bab4
-#   text hash     c8e1daf9f17dd13a
+#   content hash  b7dd22719b5599c0
+#   text hash     c972fc2d357580c6
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e222597dea11bab4
-#   text hash     d6363bda4d99eccd
+#   content hash  b7dd22719b5599c0
+#   text hash     ffb080060647b5bf
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

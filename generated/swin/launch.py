@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e222597dea11bab4
-#   text hash     3409920711f0eb53
+#   content hash  b7dd22719b5599c0
+#   text hash     480dba8b63207ff9
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

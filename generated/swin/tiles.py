@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e222597dea11bab4
-#   text hash     1aa3c6c5d15bc2e9
+#   content hash  b7dd22719b5599c0
+#   text hash     e2ff9e7edc62bf81
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

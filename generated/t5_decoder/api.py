@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66b1a0e10ee20227
-#   text hash     57174f1a8a3f9a1b
+#   content hash  b4afd40b75ab9e7a
+#   text hash     4a6080c4b66a806f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66b1a0e10ee20227
-#   text hash     59015d3d8a6f7e40
+#   content hash  b4afd40b75ab9e7a
+#   text hash     64bd502db204a60a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66b1a0e10ee20227
-#   text hash     37c8f6596292d48b
+#   content hash  b4afd40b75ab9e7a
+#   text hash     807510bd692a5879
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,6 +126,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -216,7 +222,8 @@ def weigh(
     )
     score = score + in_rel_bias_at  # relative_bias
     if mixed:
-        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        distance = apart(q_pos[:, None], k_pos[None, :])
+        keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66b1a0e10ee20227
-#   text hash     58b9bcf2f0ce5118
+#   content hash  b4afd40b75ab9e7a
+#   text hash     391639a88da138ee
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

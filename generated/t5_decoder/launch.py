@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66b1a0e10ee20227
-#   text hash     064a69f3a9b2c8a8
+#   content hash  b4afd40b75ab9e7a
+#   text hash     5e6f0c16a07199ec
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  03fb8b806f3027b3
-#   text hash     a00c9c3caeb3d276
+#   content hash  a4412430d9913145
+#   text hash     aac1d24c646af8d6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  03fb8b806f3027b3
-#   text hash     dd3847123c65533a
+#   content hash  a4412430d9913145
+#   text hash     ff0c512ce5232105
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  03fb8b806f3027b3
-#   text hash     895917bf5d64c806
+#   content hash  a4412430d9913145
+#   text hash     b04e2e54d6e66cd8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  03fb8b806f3027b3
-#   text hash     7f5ac150c8f6ac80
+#   content hash  a4412430d9913145
+#   text hash     3329209083ee2082
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  03fb8b806f3027b3
-#   text hash     1775eccaf31e4689
+#   content hash  a4412430d9913145
+#   text hash     ab46d372fff4ff9e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

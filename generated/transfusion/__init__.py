@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e05d91df0a9d1d4
-#   text hash     ce211f20273c24a5
+#   content hash  766fb77c31058e6b
+#   text hash     0ab075a348648f5c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e05d91df0a9d1d4
-#   text hash     96cffa26bcee1494
+#   content hash  766fb77c31058e6b
+#   text hash     cafb13c4bc1f4365
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

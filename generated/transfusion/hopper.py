@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e05d91df0a9d1d4
-#   text hash     c053a865d4c626cb
+#   content hash  766fb77c31058e6b
+#   text hash     a9ff459cec1aacf5
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -128,6 +128,12 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def apart(q_pos, k_pos):
+    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+
+
+@gluon.jit
 def in_order(m):
     """The largest scores m, found before what follows begins: the assembler moves a wait up past all but a branch.
 
@@ -200,8 +206,9 @@ def weigh(
     if mixed:
         # [BLOCK_N]
         in_image_k = in_image_k_tile.load(gl.SliceLayout(0, score.type.layout))
+        distance = apart(q_pos[:, None], k_pos[None, :])
         keep = (k_pos < k_len)[None, :]
-        keep &= (k_pos[None, :] <= q_pos[:, None]) | (in_image_q[:, None] == in_image_k[None, :]) & (
+        keep &= (distance >= 0) | (in_image_q[:, None] == in_image_k[None, :]) & (
             in_image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
         score = tl.where(keep, score, float("-inf"))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e05d91df0a9d1d4
-#   text hash     3e7a8887fe1f280e
+#   content hash  766fb77c31058e6b
+#   text hash     474884c354ab9f0e
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -83,7 +83,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, copy_tile, matrix, store_rows
+from .hopper import apart, barriers, copy_tile, matrix, store_rows
 from .kernels import LOG2E, batch_and_head, load_range, load_tile, load_vector, unrotate
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -161,8 +161,9 @@ def accumulate(
     if mixed:
         # [BLOCK_M]
         in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (k_pos < k_len)[:, None]
-        keep &= (k_pos[:, None] <= q_pos[None, :]) | (in_image_q[None, :] == in_image_k[:, None]) & (
+        keep &= (distance >= 0) | (in_image_q[None, :] == in_image_k[:, None]) & (
             in_image_q[None, :] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
         p = tl.where(keep, p, 0.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e05d91df0a9d1d4
-#   text hash     24bdf4e1d9307b18
+#   content hash  766fb77c31058e6b
+#   text hash     4da06d58f32e8d5d
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e05d91df0a9d1d4
-#   text hash     408ffb522b81acb2
+#   content hash  766fb77c31058e6b
+#   text hash     2bd760d343072617
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -74,7 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
 from .kernels import LOG2E, load_range, load_vector
 
@@ -112,8 +112,9 @@ def weigh(
     if mixed:
         # [BLOCK_M]
         in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
+        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (k_pos < k_len)[:, None]
-        keep &= (k_pos[:, None] <= q_pos[None, :]) | (in_image_q[None, :] == in_image_k[:, None]) & (
+        keep &= (distance >= 0) | (in_image_q[None, :] == in_image_k[:, None]) & (
             in_image_q[None, :] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
         p = tl.where(keep, p, 0.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0d76a14274b1674e
-#   text hash     61a1d6e26bb7e897
+#   content hash  2b4f9b8aff0a943a
+#   text hash     17eac95fe77d27a2
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

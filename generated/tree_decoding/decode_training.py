@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0d76a14274b1674e
-#   text hash     ed6fffe1a0a0a6de
+#   content hash  2b4f9b8aff0a943a
+#   text hash     ce55ac1d50f71374
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

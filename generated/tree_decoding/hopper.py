@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0d76a14274b1674e
-#   text hash     3335428501cf34df
+#   content hash  2b4f9b8aff0a943a
+#   text hash     b5bd99bdb58bc419
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0d76a14274b1674e
-#   text hash     5bcda3033b916473
+#   content hash  2b4f9b8aff0a943a
+#   text hash     64a5eeec56effb04
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

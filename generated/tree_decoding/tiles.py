@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0d76a14274b1674e
-#   text hash     3c28cc7565c3ae55
+#   content hash  2b4f9b8aff0a943a
+#   text hash     359fd186b99c54d5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnforge.expressions.distances import as_floats, reads_places
+from attnforge.expressions.distances import DISTANCE, as_floats, as_one, reads_places
 from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.tree import SCORE, Node, Type
 
@@ -85,3 +85,40 @@ def test_only_floats_are_made_of_floats(node):
 )
 def test_what_floats_might_round_or_do_not_make_faster_stays_whole(node):
     assert as_floats(node) == node
+
+
+CONDITIONS = [
+    *(of(op, K, Q, kind="bool") for op in ("<", "<=", ">", ">=", "==", "!=")),
+    *(of(op, Q, of("+", K, number(3)), kind="bool") for op in ("<", "<=", ">", ">=", "==", "!=")),
+    of("<", of("-", Q, of("+", K, ROOM)), number(2), kind="bool"),
+    of(">", of("+", K, ROOM), of("-", Q, number(2)), kind="bool"),
+    of("==", of("%", of("-", of("+", Q, number(1)), K), number(4)), number(0), kind="bool"),
+    of("<=", FAR, number(3), kind="bool"),
+    of("and", of("<=", K, Q, kind="bool"), of("<", APART, ROOM, kind="bool"), kind="bool"),
+    of("or", of("<=", K, Q, kind="bool"), of("<", K, number(4), kind="bool"), kind="bool"),
+]
+
+
+@pytest.mark.parametrize("node", CONDITIONS, ids=repr)
+def test_conditions_are_the_same_by_distance(node):
+    found = as_one(node)
+    assert DISTANCE in found.walk()
+    for q in range(-2, 9):
+        for k in range(9):
+            env = {"q": q, "k": k, "room": 3}
+            assert evaluate(found, env | {"distance": q - k}) == evaluate(node, env)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        of("<", K, number(4), kind="bool"),
+        of("<=", of("//", K, number(4)), of("//", Q, number(4)), kind="bool"),
+        of("<", of("+", Q, K), number(9), kind="bool"),
+        of("<", of("*", number(2), Q), K, kind="bool"),
+        of("<", SLOPE, SCORE, kind="bool"),
+    ],
+    ids=repr,
+)
+def test_other_conditions_stay_as_they_are(node):
+    assert as_one(node) == node

@@ -33,6 +33,10 @@ made, _ = compile.compiled(case, target)
 columns = map(int, re.findall(r"wgmma.mma_async.sync.aligned.m64n([0-9]+)k16", made.asm["ptx"]))
 print(sum(columns), made.asm["ptx"].count("red.relaxed.gpu.global.add.v4.f32"))
 """
+BITS = """
+made, _ = compile.compiled(case, target)
+print(made.asm["llir"].count(" x i1>"))
+"""
 FEW = 24  # before the walk: what it takes of a program's place is worked out once for all warps
 REFUSED = """
 import json
@@ -132,3 +136,10 @@ def test_tiles_that_a_kernel_is_not_made_for_are_refused(
 ) -> None:
     found = compiler.run(CODE + REFUSED, tmp_path, name, kernel, str(size), str(size), json.dumps(constants))
     assert said in found[0] if said else found == []
+
+
+@pytest.mark.parametrize("kernel", ["hopper.forward", "hopper_backward.backward"])
+def test_masks_compare_distances_one_by_one(kernel: str, compiler: Compiler, tmp_path: Path) -> None:
+    """A vector of truth values would become bits of a word, and be taken apart again by twice as many instructions."""
+    (found,) = compiler.run(CODE + BITS, tmp_path, "sliding_window", kernel, "128", "128")
+    assert int(found) < 8

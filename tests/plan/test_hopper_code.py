@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,17 @@ def test_tiles_of_keys_that_are_whole_have_no_mask_where_nothing_else_asks_for_o
         assert walked(body[0]) and f"mixed={mixed}" in ast.unparse(body[0])
     # the loop that copies is the same for both
     assert ast.unparse(found["load_tiles"]).count("load_queries(") == 1
+
+
+@pytest.mark.parametrize("file", ["hopper.py", "hopper_backward.py", "hopper_wide.py"])
+def test_masks_read_distances_that_are_worked_out_once(file: str) -> None:
+    """What compares positions themselves becomes a vector of truth values."""
+    seen, found = set(), {}
+    for package, function in functions(file):
+        for x in ast.walk(function):
+            if isinstance(x, (ast.Assign, ast.AugAssign)) and ast.unparse(x).startswith("keep "):
+                text = ast.unparse(x.value)
+                seen |= {package} if "distance" in text else set()
+                if re.search(r"[qk]_pos\[[^]]*\] (<=?|>=?|==|-) [qk]_pos\[", text):
+                    found[package] = text
+    assert seen and found == {}

@@ -1,7 +1,8 @@
-"""Distances of queries and keys as floats, where an expression makes floats of them.
+"""Distances of queries and keys where kernels work them out once: as floats, or as whole numbers that conditions read.
 
 Kernels have two floats that are as far apart as the positions are, `q_at` and `k_at`. What is made of their difference
-here is as exact as the whole number, below 2**24, or rounded once, as a float made of that would be.
+here is as exact as the whole number, below 2**24, or rounded once, as a float made of that would be. Some kernels have
+the whole numbers, `distance`, as well.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import dataclasses
 
 from .build import literal, num
-from .linear_forms import linear, variable
+from .linear_forms import Linear, atom, linear, variable
 from .tree import COMPARISONS, Node
 
 PLACES = {name: Node("local", (), f"{name}_at", "float", definition=variable(name)) for name in "qk"}
 """The two floats, by the position that they stand for."""
+DISTANCE = Node("local", (), "distance", "int", definition=Node("-", (variable("q"), variable("k")), None, "int"))
+"""How far a key stands before a query."""
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}  # with the sides of a comparison the other way round
 _SMALL = 2**23  # the sum of such a number and of a distance is exact
 
 
@@ -26,6 +30,34 @@ def as_floats(node: Node) -> Node:
 def reads_places(node: Node) -> bool:
     """True if such an expression has such floats."""
     return any(n in PLACES.values() for n in node.walk())
+
+
+def as_one(condition: Node) -> Node:
+    """A condition, with `distance` in place of what it makes of a query's and a key's position."""
+    if condition.op in COMPARISONS and {arg.type for arg in condition.args} == {"int"}:
+        left, right = condition.args
+        form = linear(left) - linear(right)
+        match _signs(form):
+            case (1, -1):
+                return dataclasses.replace(condition, args=(DISTANCE, _rest(-form)))
+            case (-1, 1):
+                turned = _TURNED.get(condition.op, condition.op)
+                return dataclasses.replace(condition, op=turned, args=(DISTANCE, _rest(form)))
+    if condition.op == "input" or not condition.args:
+        return condition
+    if condition.type == "int" and _signs(form := linear(condition)) == (1, -1) and len(form.terms) == 2:
+        return (atom(DISTANCE) + form.constant).node()
+    return dataclasses.replace(condition, args=tuple(map(as_one, condition.args)))
+
+
+def _signs(form: Linear) -> tuple[int, int]:
+    """The factors of both positions in a sum."""
+    return form.factor(variable("q")), form.factor(variable("k"))
+
+
+def _rest(form: Linear) -> Node:
+    """A sum without both positions."""
+    return form.without(variable("q")).without(variable("k")).node()
 
 
 def _inside(node: Node) -> Node:
@@ -67,7 +99,7 @@ def _exact(node: Node) -> Node | None:
 def _difference(node: Node) -> Node | None:
     """A sum that comes to the difference of both positions and a number."""
     form = linear(node)
-    signs = tuple(form.factor(variable(name)) for name in "qk")
+    signs = _signs(form)
     if len(form.terms) != 2 or sorted(signs) != [-1, 1] or abs(form.constant) >= _SMALL:
         return None
     found = Node("-", (PLACES["q"], PLACES["k"]) if signs == (1, -1) else (PLACES["k"], PLACES["q"]))

@@ -17,7 +17,7 @@ from .access import TYPES, Access
 from .conditions import as_bool
 from .kernel_inputs import KernelInputs
 from .scale_hoisting import Factored, factored
-from .statements import Statement, label, serving
+from .statements import Place, Statement, label, serving
 from .tiles import Weight
 
 _ZEROS = Node("local", (), "tl.where(score == score, 0.0, 0.0)", "float")  # also where tiles have layouts
@@ -81,10 +81,33 @@ class KernelTerms(KernelInputs):
     @property
     def keep(self) -> tuple[Statement, ...]:
         """The conditions of a visible place, one statement for each mask."""
-        keeps = (self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
+        return self._kept(self._conditions)
+
+    @property
+    def keep_by_distance(self) -> tuple[Statement, ...]:
+        """The same, where those that compare positions read how far they are apart."""
+        return self._kept(self._by_distance)
+
+    @property
+    def apart(self) -> tuple[Statement, ...]:
+        """The statement that works out how far positions are apart, if such conditions read it."""
+        by: list[Place] = [("mask", i) for i, node in enumerate(self._by_distance) if distances.DISTANCE in node.walk()]
+        made = Statement("distance", f"apart(q_pos{self.way('q')}, k_pos{self.way('k')})")
+        return serving(by, (made,)) if by else ()
+
+    @property
+    def _conditions(self) -> tuple[Node, ...]:
+        """When masks show a place, as conditions that may stand beside tiles."""
+        return tuple(self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
+
+    @property
+    def _by_distance(self) -> tuple[Node, ...]:
+        return tuple(map(distances.as_one, self._conditions))
+
+    def _kept(self, conditions: tuple[Node, ...]) -> tuple[Statement, ...]:
         return tuple(
             Statement("keep", self.text(keep), "&=", label(mask.label), serves=frozenset({("mask", i)}))
-            for i, (keep, mask) in enumerate(zip(keeps, self.spec.masks, strict=True))
+            for i, (keep, mask) in enumerate(zip(conditions, self.spec.masks, strict=True))
         )
 
     @property

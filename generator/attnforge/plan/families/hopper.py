@@ -80,11 +80,11 @@ class Hopper:
     @property
     def of_scores(self) -> frozenset[str]:
         """The functions of expressions that hopper.py has faster ones of, for tiles of scores."""
-        return self.of_scores_in(self.launched)
+        return self.called(self.launched) & _OF_SCORES
 
-    def of_scores_in(self, kernels: Iterable[Kernel]) -> frozenset[str]:
-        """Those of them that some kernels call."""
-        return _named(kernels) & _OF_SCORES
+    def called(self, kernels: Iterable[Kernel]) -> frozenset[str]:
+        """The functions of hopper.py that the terms of some kernels call."""
+        return _named(kernels) & (_OF_SCORES | {"apart"})
 
 
 def _slow(access: Access) -> bool:

@@ -343,14 +343,15 @@ class Backward:
         Rows behind the last query have an LSE of inf, so that finite scores have a weight of 0 there. Where no later
         key is visible, none behind the last one is.
         """
-        spec, keep = self.shared.spec, list(self.terms.keep)
+        spec, terms = self.shared.spec, self.terms
+        keep = list(terms.keep_by_distance)
         rows = ["(row < q_len)[None, :]"] if spec.scores else []
         keys = ["(k_pos < k_len)[:, None]"] if not any(map(shows_the_past, spec.masks)) else []
         if rows or keys:
             keep.insert(0, Statement("keep", " & ".join((*rows, *keys))))
         else:
             keep[0] = dataclasses.replace(keep[0], sign="=")
-        return (*map(self._laid_out, self.terms.loads("mask")), *keep)
+        return (*map(self._laid_out, terms.loads("mask")), *terms.apart, *keep)
 
     def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
         """Zeros in a share of the rows of some tensors that no sequence has."""

@@ -221,10 +221,10 @@ class Forward:
     @property
     def _masked(self) -> tuple[Block, ...]:
         """The statements that make `keep`; where no later key is visible, none behind the last one is."""
-        loads, keep = self._loads("mask"), self.terms.keep
+        before, keep = (*self._loads("mask"), *self.terms.apart), self.terms.keep_by_distance
         if any(map(shows_the_past, self.shared.spec.masks)):
-            return (*loads, dataclasses.replace(keep[0], sign="="), *keep[1:])
-        return (*loads, Statement("keep", "(k_pos < k_len)[None, :]"), *keep)
+            return (*before, dataclasses.replace(keep[0], sign="="), *keep[1:])
+        return (*before, Statement("keep", "(k_pos < k_len)[None, :]"), *keep)
 
     @property
     def _scaled(self) -> tuple[Statement, ...]:

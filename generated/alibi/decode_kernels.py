@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0218a48bfda7b879
-#   text hash     539b9d77091760a4
+#   content hash  83bf880363fb4df4
+#   text hash     0362c40e2d50e5c6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0218a48bfda7b879
-#   text hash     1ff06fb9aa6c9cb9
+#   content hash  83bf880363fb4df4
+#   text hash     42103367d2561e5c
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

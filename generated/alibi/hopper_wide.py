@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0218a48bfda7b879
-#   text hash     4c1a5c7a439e88ff
+#   content hash  83bf880363fb4df4
+#   text hash     2276663794acdc03
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

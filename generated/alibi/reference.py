@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0218a48bfda7b879
-#   text hash     7acf7e47cc588f30
+#   content hash  83bf880363fb4df4
+#   text hash     fd77c16227849822
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0218a48bfda7b879
-#   text hash     829bcf3876bfcaaa
+#   content hash  83bf880363fb4df4
+#   text hash     c97024b0b8c4cce6
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ce3259b194e9a6d9
-#   text hash     8e744e571365ef40
+#   content hash  77f9c68695f1ffa5
+#   text hash     af0ab66fe162c454
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

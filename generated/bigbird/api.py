@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ce3259b194e9a6d9
-#   text hash     93f4a9e6645549bf
+#   content hash  77f9c68695f1ffa5
+#   text hash     331074bfcc22f94f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ce3259b194e9a6d9
-#   text hash     6201da6b4f825703
+#   content hash  77f9c68695f1ffa5
+#   text hash     d586b3ac3fda0459
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

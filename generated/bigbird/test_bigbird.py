@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ce3259b194e9a6d9
-#   text hash     16762ea6c62e76e5
+#   content hash  77f9c68695f1ffa5
+#   text hash     da667e9eb744bcc7
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

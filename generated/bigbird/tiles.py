@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ce3259b194e9a6d9
-#   text hash     36f22d27763fbc92
+#   content hash  77f9c68695f1ffa5
+#   text hash     96df31e86a68c4d0
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

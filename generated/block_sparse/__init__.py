@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  65b864bb5a83b9cc
-#   text hash     d44ed1fa63cbd689
+#   content hash  b48896ff8257231d
+#   text hash     6efb96f97b1631b9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

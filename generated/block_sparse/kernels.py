@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  65b864bb5a83b9cc
-#   text hash     4997646f340bf678
+#   content hash  b48896ff8257231d
+#   text hash     1726e572f76523ff
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

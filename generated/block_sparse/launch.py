@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  65b864bb5a83b9cc
-#   text hash     d9d28f087ccc8de4
+#   content hash  b48896ff8257231d
+#   text hash     b2bc681dd1452760
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

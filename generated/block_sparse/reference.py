@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  65b864bb5a83b9cc
-#   text hash     d9ae178779d3fdf8
+#   content hash  b48896ff8257231d
+#   text hash     1e0c1949f1eacdf1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  65b864bb5a83b9cc
-#   text hash     44546f09ea11a845
+#   content hash  b48896ff8257231d
+#   text hash     b12aac8267bc5e13
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

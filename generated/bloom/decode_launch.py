@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a31f07ab97193723
-#   text hash     a67eabcf83b10e95
+#   content hash  98f08de50198d7a8
+#   text hash     3950e8260e463cf1
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a31f07ab97193723
-#   text hash     5f4d2c1796c1d0de
+#   content hash  98f08de50198d7a8
+#   text hash     80512c63a89ca8db
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a31f07ab97193723
-#   text hash     d34686b7474a2778
+#   content hash  98f08de50198d7a8
+#   text hash     40823728078fb461
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

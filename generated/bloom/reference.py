@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a31f07ab97193723
-#   text hash     d4dddb4ab6576e7c
+#   content hash  98f08de50198d7a8
+#   text hash     5625fd104a3bdca6
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6742527df507986
-#   text hash     8147ae24ecfcfe43
+#   content hash  95dc03fa844d84e8
+#   text hash     76c2d4a83d00dcdf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

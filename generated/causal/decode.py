@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6742527df507986
-#   text hash     717cce26e1a9f0f5
+#   content hash  95dc03fa844d84e8
+#   text hash     18b78d9c7a7f9f23
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6742527df507986
-#   text hash     4689b04a4a528747
+#   content hash  95dc03fa844d84e8
+#   text hash     80a2d4025c292c59
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6742527df507986
-#   text hash     f21a04d89e3cbd43
+#   content hash  95dc03fa844d84e8
+#   text hash     50c2d0b093b9757d
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

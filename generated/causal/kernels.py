@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6742527df507986
-#   text hash     1f712f4eea404f1c
+#   content hash  95dc03fa844d84e8
+#   text hash     9c01d64a18544208
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

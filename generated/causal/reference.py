@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6742527df507986
-#   text hash     e9669d03f1a6b6ae
+#   content hash  95dc03fa844d84e8
+#   text hash     ffe0b70f1e75117d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80849d30bb4b8461
-#   text hash     90ebce05e516edb8
+#   content hash  3213ad42b84fc743
+#   text hash     b05a5426daf2c70d
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80849d30bb4b8461
-#   text hash     24a9db1cfc2e7276
+#   content hash  3213ad42b84fc743
+#   text hash     e744b07fd58177c1
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80849d30bb4b8461
-#   text hash     80648da566130d6d
+#   content hash  3213ad42b84fc743
+#   text hash     05e12526942c7a98
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80849d30bb4b8461
-#   text hash     477a01e534083766
+#   content hash  3213ad42b84fc743
+#   text hash     99af1c8849d7bac5
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  80849d30bb4b8461
-#   text hash     0c0903de768e9c06
+#   content hash  3213ad42b84fc743
+#   text hash     7651069d69d626bc
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

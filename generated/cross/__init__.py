@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  40c8e1f1ecadfd4f
-#   text hash     970a0ea34a6b1abe
+#   content hash  ece16169fc3f1687
+#   text hash     ef9faa1908a9ba54
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  40c8e1f1ecadfd4f
-#   text hash     9be0580cbbe34f72
+#   content hash  ece16169fc3f1687
+#   text hash     e81884be09a96f47
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

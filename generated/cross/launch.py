@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  40c8e1f1ecadfd4f
-#   text hash     f001799d1d07feb5
+#   content hash  ece16169fc3f1687
+#   text hash     0602fb84848a7486
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  40c8e1f1ecadfd4f
-#   text hash     9e9b3c5152c7857f
+#   content hash  ece16169fc3f1687
+#   text hash     e3bae14c30116158
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

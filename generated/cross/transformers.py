@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  40c8e1f1ecadfd4f
-#   text hash     2fb2e5ef818033af
+#   content hash  ece16169fc3f1687
+#   text hash     f671c2285172fc90
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

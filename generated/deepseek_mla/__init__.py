@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  19a76b1de793849c
-#   text hash     8ac6b68ccd929b92
+#   content hash  eadc9fd527c65f9a
+#   text hash     2a4c155a4cae0db7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  19a76b1de793849c
-#   text hash     17382178c4ee2ca4
+#   content hash  eadc9fd527c65f9a
+#   text hash     9126d79277c01d94
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

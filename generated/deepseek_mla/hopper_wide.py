@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  19a76b1de793849c
-#   text hash     e72964a79e21f980
+#   content hash  eadc9fd527c65f9a
+#   text hash     9972402e1353ac5a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

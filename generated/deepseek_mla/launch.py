@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  19a76b1de793849c
-#   text hash     6ea49c6706fa2b67
+#   content hash  eadc9fd527c65f9a
+#   text hash     9657a7e01f56785a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

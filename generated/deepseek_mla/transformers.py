@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  19a76b1de793849c
-#   text hash     e4ca430b0e1fdfc4
+#   content hash  eadc9fd527c65f9a
+#   text hash     744fec8ae5be8b1c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

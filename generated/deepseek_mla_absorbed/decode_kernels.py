@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e6708526e0064b6e
-#   text hash     8f1dab3ed11bc9cf
+#   content hash  86f5b88a18f8cbf6
+#   text hash     9b58872b7317a060
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

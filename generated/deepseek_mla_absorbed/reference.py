@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e6708526e0064b6e
-#   text hash     6c158358c5d200c2
+#   content hash  86f5b88a18f8cbf6
+#   text hash     ffc52b43aee42418
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

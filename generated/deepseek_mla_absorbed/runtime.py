@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  87552ef3876d5b37
-#   text hash     601d9c1901252adb
+#   content hash  2d0127b5bd1bb94b
+#   text hash     bc2217eb54a326d4
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -382,7 +382,7 @@ def target():
     return wanted
 
 
-def on_hopper(tables, name, q, v, keys, reach=0):
+def on_hopper(tables, name, q, v, keys, reach):
     """The tile and the module of a pass's kernels for Hopper GPUs, or () where they do not run or are slower.
 
     `keys` is how many keys the longest sequence has, `reach` how many before its own a query may see.
@@ -400,8 +400,8 @@ def on_hopper(tables, name, q, v, keys, reach=0):
     if wanted != "hopper" and not faster:
         return ()
     kernels = hopper_kernels(tables.__package__, name, q.device)
-    by_length = tiles[widths[0]]
-    return (*by_length[max(least for least in by_length if least <= keys)], kernels) if kernels else ()
+    by_length, seen = tiles[widths[0]], min(keys, reach + 1)
+    return (*by_length[max(least for least in by_length if least <= seen)], kernels) if kernels else ()
 
 
 # what is called with a tile: a kernel, or what launches several
@@ -535,20 +535,24 @@ def in_turns(grid, told):
     """Grid and arguments of a kernel in Gluon whose programs go through tiles in turns, out of a portable one's.
 
     Each multiprocessor has one program, which loads the next tile while it finishes one, where all items have as much to
-    do: by `balance`, "tiles" of a head do, or "pairs" of a late and an early one; of others, pairs do where there are few.
-    Elsewhere each tile has a program.
+    do: by `balance`, "tiles" of a head do, or "pairs" of a late and an early one; in a narrow window, of `reach` keys, tiles
+    do; of others, pairs do where there are few. Elsewhere each tile has a program, but for tiles of three workers in windows.
     """
     axis = told["TILE_AXIS"]
     tiles, group = grid[axis], grid[1 - axis]
-    heads, balance, wide = group * grid[2], told.get("balance"), told["BLOCK_D"] > 128
+    heads, balance, reach, wide = group * grid[2], told.get("balance"), told.get("reach"), told["BLOCK_D"] > 128
+    window = reach is not None and not wide
+    narrow = window and reach <= 2048 and 4 * reach <= tiles * told["BLOCK_M"]
+    alike = balance == "tiles" or narrow
     programs = multiprocessors(told["q_desc"].base.device)
     pairs, most = cdiv(tiles, 2) * heads, 64 if balance == "pairs" and not wide else 31
-    paired = balance != "tiles" and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
+    paired = not alike and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
     # where all tiles are alike, those of a head come one after the other, as they read the same keys
-    told |= dict(items=items, tiles=tiles, group=1 if balance == "tiles" else group, per_item=2 if paired else 1)
+    told |= dict(items=items, tiles=tiles, group=1 if alike else group, per_item=2 if paired else 1)
     told |= dict(Q_STAGES=1 if wide else 2)
-    return (min(programs, items) if paired or balance == "tiles" else items,), told
+    steady = alike or paired or (window and told["BLOCK_M"] == 192)
+    return (min(programs, items) if steady else items,), told
 
 
 def in_parts(grid, told):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e6708526e0064b6e
-#   text hash     ca6127edab0cdce0
+#   content hash  86f5b88a18f8cbf6
+#   text hash     61b555197dd00ee3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

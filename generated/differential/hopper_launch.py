@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ce1c302e74661bba
-#   text hash     7788e2006b0fed2a
+#   content hash  ed2508f834afec05
+#   text hash     0aa23fc78e22e28b
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

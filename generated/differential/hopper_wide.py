@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ce1c302e74661bba
-#   text hash     ab63361caf55ddad
+#   content hash  ed2508f834afec05
+#   text hash     d0e984e1bdd0ade6
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

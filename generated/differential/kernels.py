@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ce1c302e74661bba
-#   text hash     a09ba474f2f33bd2
+#   content hash  ed2508f834afec05
+#   text hash     a0055b03bb6c3413
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

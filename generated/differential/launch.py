@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ce1c302e74661bba
-#   text hash     5bcc267389d4a1a5
+#   content hash  ed2508f834afec05
+#   text hash     c81912fa73cd0250
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

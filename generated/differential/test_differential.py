@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ce1c302e74661bba
-#   text hash     5287b70757ecf198
+#   content hash  ed2508f834afec05
+#   text hash     e66b91c177429dba
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

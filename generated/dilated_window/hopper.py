@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1a493e31836d6f35
-#   text hash     80d90e3f24e1cfb7
+#   content hash  c24f794136f09842
+#   text hash     de78cbce9952abc8
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

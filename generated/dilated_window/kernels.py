@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1a493e31836d6f35
-#   text hash     a00bb386a4bfe6e1
+#   content hash  c24f794136f09842
+#   text hash     223d5c53fbc063d7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1a493e31836d6f35
-#   text hash     1bba48787854152b
+#   content hash  c24f794136f09842
+#   text hash     75bbb72c0e9c4b7a
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4db3aa0cb951fd2c
-#   text hash     39aa16658d1f5a4e
+#   content hash  a770e140aefe88cf
+#   text hash     717708c16263f5c3
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

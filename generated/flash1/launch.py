@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4db3aa0cb951fd2c
-#   text hash     44bee1eeda5aa432
+#   content hash  a770e140aefe88cf
+#   text hash     2042be42815df4ef
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

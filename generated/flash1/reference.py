@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4db3aa0cb951fd2c
-#   text hash     ce8bc1ffd5754e7d
+#   content hash  a770e140aefe88cf
+#   text hash     ce45c9678aa464df
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

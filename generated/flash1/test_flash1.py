@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4db3aa0cb951fd2c
-#   text hash     861588fab695bbdf
+#   content hash  a770e140aefe88cf
+#   text hash     2bed5993de48f426
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

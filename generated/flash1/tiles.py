@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4db3aa0cb951fd2c
-#   text hash     852d6d9ba2562e76
+#   content hash  a770e140aefe88cf
+#   text hash     483f69b93a1293ad
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

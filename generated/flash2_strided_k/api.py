@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  045b17445fe9d507
-#   text hash     2a06988c3a897c67
+#   content hash  8d1963b182d687d7
+#   text hash     257bf5be6d822502
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  045b17445fe9d507
-#   text hash     8b76b6f21bd86299
+#   content hash  8d1963b182d687d7
+#   text hash     8352761dcc2e20db
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  045b17445fe9d507
-#   text hash     d0d4d3419f217a12
+#   content hash  8d1963b182d687d7
+#   text hash     e8acc9c26218d31a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

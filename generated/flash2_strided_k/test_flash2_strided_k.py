@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  045b17445fe9d507
-#   text hash     447d59f992ce5d0d
+#   content hash  8d1963b182d687d7
+#   text hash     509e02a20bed1c3c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a05624622eb07b6f
-#   text hash     54c3dffe28bf0a76
+#   content hash  9e620b395e3ea4cd
+#   text hash     9a8e0055ae6b264d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a05624622eb07b6f
-#   text hash     ff02e302d61625b3
+#   content hash  9e620b395e3ea4cd
+#   text hash     ed2777296c093c3b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a05624622eb07b6f
-#   text hash     d71a6748c31c84ba
+#   content hash  9e620b395e3ea4cd
+#   text hash     383ae5252a5fc1c8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a05624622eb07b6f
-#   text hash     f35daeb488c5a7f2
+#   content hash  9e620b395e3ea4cd
+#   text hash     556337631e55bf7a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

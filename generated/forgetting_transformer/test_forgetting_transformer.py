@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a05624622eb07b6f
-#   text hash     f6fbfdd2d8deb679
+#   content hash  9e620b395e3ea4cd
+#   text hash     1210d9c3fd19b777
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

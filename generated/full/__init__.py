@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f801549ce0169c01
-#   text hash     cfd4f505a5b47b43
+#   content hash  08fb1bcd9a300274
+#   text hash     a68c05135734b5ec
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f801549ce0169c01
-#   text hash     bce7665cb66d4dbc
+#   content hash  08fb1bcd9a300274
+#   text hash     7e69f24e2499d73a
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

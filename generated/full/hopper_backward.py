@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f801549ce0169c01
-#   text hash     e54628f35986231a
+#   content hash  08fb1bcd9a300274
+#   text hash     229317ef4349c535
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f801549ce0169c01
-#   text hash     d4a8d897b68733c6
+#   content hash  08fb1bcd9a300274
+#   text hash     b1738148f38d4dd6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

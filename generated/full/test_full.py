@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f801549ce0169c01
-#   text hash     2272debf831ebe65
+#   content hash  08fb1bcd9a300274
+#   text hash     47c3ef06e440d0c8
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dbd696b540cc9d91
-#   text hash     a35f73e6b6f96307
+#   content hash  770ab46b7e725178
+#   text hash     4c404dc5adbbe165
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

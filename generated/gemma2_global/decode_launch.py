@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dbd696b540cc9d91
-#   text hash     a7f101759c05928a
+#   content hash  770ab46b7e725178
+#   text hash     f822a6a73c31ec41
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

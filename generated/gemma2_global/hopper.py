@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dbd696b540cc9d91
-#   text hash     f3d427c0906f0501
+#   content hash  770ab46b7e725178
+#   text hash     18e8ba7b7be9a425
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

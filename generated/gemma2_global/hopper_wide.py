@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dbd696b540cc9d91
-#   text hash     1323c71b15d6e4ec
+#   content hash  770ab46b7e725178
+#   text hash     f013bf2e2ea466c9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

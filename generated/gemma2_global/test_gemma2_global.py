@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dbd696b540cc9d91
-#   text hash     1938973da60bc5fc
+#   content hash  770ab46b7e725178
+#   text hash     7f7762d772bce5e6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dbd696b540cc9d91
-#   text hash     5e8b3a517e85fc8a
+#   content hash  770ab46b7e725178
+#   text hash     3ac2bbaae57e88f8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,11 +76,11 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        64: {0: (128, 128, 8, 2)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (1024,), 256: (1024,)}, "backward": {128: (1024,), 256: (1024,)}}
+HOPPER_IS_FASTER = {"forward": {64: (1024,), 128: (512,), 256: (1024,)}, "backward": {128: (1024,), 256: (1024,)}}

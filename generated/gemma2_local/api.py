@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe1ea781ac694696
-#   text hash     9d6b433959d22179
+#   content hash  a462d74f60d7af40
+#   text hash     368da88c6bc66a99
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

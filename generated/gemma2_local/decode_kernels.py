@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe1ea781ac694696
-#   text hash     fd0938d6c7828fd6
+#   content hash  a462d74f60d7af40
+#   text hash     13fa976704ec207e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe1ea781ac694696
-#   text hash     5d5dd35bbbb66458
+#   content hash  a462d74f60d7af40
+#   text hash     c982b5e277cb84c1
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  90ecd7a40a180bc4
-#   text hash     452dd2a1917af5a2
+#   content hash  0f58af04efbd4a4c
+#   text hash     41d60fd1f4f9f071
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

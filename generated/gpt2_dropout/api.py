@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  90ecd7a40a180bc4
-#   text hash     e881f23c2af2f81b
+#   content hash  0f58af04efbd4a4c
+#   text hash     664c704b10fbea3a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

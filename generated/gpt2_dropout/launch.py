@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  90ecd7a40a180bc4
-#   text hash     2717bb8a50ff095f
+#   content hash  0f58af04efbd4a4c
+#   text hash     2b58be57d3120fff
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  90ecd7a40a180bc4
-#   text hash     11bee1e5482adab7
+#   content hash  0f58af04efbd4a4c
+#   text hash     1bd7bd9b325e3fcb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

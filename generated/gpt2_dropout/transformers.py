@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  90ecd7a40a180bc4
-#   text hash     8b773510e5fdf3f7
+#   content hash  0f58af04efbd4a4c
+#   text hash     f97ed8673018ff05
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

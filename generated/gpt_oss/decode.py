@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1566e7fce3c7e6e2
-#   text hash     5558f773812ffc00
+#   content hash  c68a756d0dfb66f3
+#   text hash     95a0d235c34d49ba
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1566e7fce3c7e6e2
-#   text hash     38b902e6d493d9b8
+#   content hash  c68a756d0dfb66f3
+#   text hash     e6172a10ce838168
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

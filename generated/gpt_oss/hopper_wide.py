@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1566e7fce3c7e6e2
-#   text hash     e00fb61af59daf71
+#   content hash  c68a756d0dfb66f3
+#   text hash     70cc37881a35cfd9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

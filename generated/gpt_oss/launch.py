@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1566e7fce3c7e6e2
-#   text hash     fad1410b3f43be05
+#   content hash  c68a756d0dfb66f3
+#   text hash     7a9e1701f94ee2ca
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

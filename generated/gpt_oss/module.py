@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1566e7fce3c7e6e2
-#   text hash     4b107cd450a6f053
+#   content hash  c68a756d0dfb66f3
+#   text hash     60fffdfe1cabb986
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a42a9beabcda907
-#   text hash     1c93f412f2eabc53
+#   content hash  82b89ee2bfb87bfb
+#   text hash     8165f7c780bf4087
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

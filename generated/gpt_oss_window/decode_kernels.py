@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a42a9beabcda907
-#   text hash     552ba4d5a8f3f413
+#   content hash  82b89ee2bfb87bfb
+#   text hash     56516343aaa25be1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

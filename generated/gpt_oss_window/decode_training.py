@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a42a9beabcda907
-#   text hash     5ec7a1467fa40d04
+#   content hash  82b89ee2bfb87bfb
+#   text hash     79e071a424bade5e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

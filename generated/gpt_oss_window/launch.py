@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a42a9beabcda907
-#   text hash     d34466285ab5aca0
+#   content hash  82b89ee2bfb87bfb
+#   text hash     b688d9f4481c925a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,7 +34,7 @@ def _attend(
         lse.copy_(_log2_units(sinks)[:, None])
         lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
         return out.zero_(), lse, *runtime.empty_turned(q, k, entries)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks, reach=127)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, sinks, scale)
@@ -52,7 +52,7 @@ def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, sinks,
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, cos, sin, positions, block_m, block_n),
                 sinks_stride_head=runtime.stride(sinks, 0), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-                num_warps=warps, num_stages=stages,
+                num_warps=warps, num_stages=stages, reach=cache.reach,
             ),
         )  # fmt: skip
 
@@ -99,6 +99,7 @@ def _differentiate(
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, sinks, out, dout, lse.data_ptr() % 16,
         dlse is None, *wanted,
+        reach=127,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()

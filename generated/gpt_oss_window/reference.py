@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a42a9beabcda907
-#   text hash     d85a9371ccda1234
+#   content hash  82b89ee2bfb87bfb
+#   text hash     1312cab0b7204374
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b94089197efb8423
-#   text hash     d2f25a4cbe8052ff
+#   content hash  2adf403c1c49cc16
+#   text hash     9798cffb540b2abf
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

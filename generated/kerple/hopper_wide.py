@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b94089197efb8423
-#   text hash     71a32520a18d1456
+#   content hash  2adf403c1c49cc16
+#   text hash     94dd856477eaccdf
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

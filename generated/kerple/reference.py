@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b94089197efb8423
-#   text hash     a34164b58353f501
+#   content hash  2adf403c1c49cc16
+#   text hash     617ced1ffe6b952f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

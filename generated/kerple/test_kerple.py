@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b94089197efb8423
-#   text hash     8c2d7f97fa84ca95
+#   content hash  2adf403c1c49cc16
+#   text hash     3ec4d7a29f209ac3
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

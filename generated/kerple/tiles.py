@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b94089197efb8423
-#   text hash     da11aca16c509fb6
+#   content hash  2adf403c1c49cc16
+#   text hash     36d3523c50995812
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,7 +76,7 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3020fc4d08ac0dd9
-#   text hash     47b9368f6e7386bd
+#   content hash  938abc8ace4adf32
+#   text hash     46442bd1ace8c74d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

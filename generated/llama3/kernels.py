@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3020fc4d08ac0dd9
-#   text hash     ab268845537c7536
+#   content hash  938abc8ace4adf32
+#   text hash     9b51969740e4a40a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

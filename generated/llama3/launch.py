@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3020fc4d08ac0dd9
-#   text hash     05d39b3882043545
+#   content hash  938abc8ace4adf32
+#   text hash     dd04343383a3d42a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3020fc4d08ac0dd9
-#   text hash     d52bc84074ff379e
+#   content hash  938abc8ace4adf32
+#   text hash     9df1c2bce5c0cc13
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3020fc4d08ac0dd9
-#   text hash     e72e9afa783738c7
+#   content hash  938abc8ace4adf32
+#   text hash     2a35ba88ffd68c2b
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

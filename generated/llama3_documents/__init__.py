@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5919e355a96c184b
-#   text hash     3e90574f30bf10d1
+#   content hash  8df1ba79dd30b1b5
+#   text hash     3d472df4ee6c6ccf
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

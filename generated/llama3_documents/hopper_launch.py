@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5919e355a96c184b
-#   text hash     80a7281d5f2f87c8
+#   content hash  8df1ba79dd30b1b5
+#   text hash     56d8b186711e885f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5919e355a96c184b
-#   text hash     0876fa6f934afd09
+#   content hash  8df1ba79dd30b1b5
+#   text hash     015b7541ca3b3fa0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

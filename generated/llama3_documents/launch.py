@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5919e355a96c184b
-#   text hash     9429ff8f3eff760c
+#   content hash  8df1ba79dd30b1b5
+#   text hash     a415a7a17bad47da
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5919e355a96c184b
-#   text hash     3a85e551d47879f0
+#   content hash  8df1ba79dd30b1b5
+#   text hash     f18716bf80af4271
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

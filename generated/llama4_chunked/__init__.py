@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c0d1102b9b259b3
-#   text hash     5de0350aeb081a06
+#   content hash  cb0880dee87c633f
+#   text hash     0bf2e9e9c0467ad4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

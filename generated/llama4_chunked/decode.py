@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c0d1102b9b259b3
-#   text hash     1fb78efe65dac4ce
+#   content hash  cb0880dee87c633f
+#   text hash     c85c77681267115c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c0d1102b9b259b3
-#   text hash     8968414d4aed448c
+#   content hash  cb0880dee87c633f
+#   text hash     bcb9ea07c8c028f5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

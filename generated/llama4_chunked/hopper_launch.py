@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c0d1102b9b259b3
-#   text hash     45d0d22189b26fc1
+#   content hash  cb0880dee87c633f
+#   text hash     c8576ef9ec54977d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

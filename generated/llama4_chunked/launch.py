@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5c0d1102b9b259b3
-#   text hash     09c05f39efbdbf9c
+#   content hash  cb0880dee87c633f
+#   text hash     936f7464ab4871d4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,7 +32,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k, entries)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, reach=8191)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, scale)
@@ -49,7 +49,7 @@ def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, scale)
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, cos, sin, positions, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, reach=cache.reach,
             ),
         )  # fmt: skip
 
@@ -92,6 +92,7 @@ def _differentiate(
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse.data_ptr() % 16, dlse is None,
         *wanted,
+        reach=8191,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()

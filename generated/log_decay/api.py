@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b26d8e7fbb8f97ce
-#   text hash     e9014c2b326d9173
+#   content hash  750526c3e73048e4
+#   text hash     c6f2ca9de3a2324c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b26d8e7fbb8f97ce
-#   text hash     9122a8e49d909420
+#   content hash  750526c3e73048e4
+#   text hash     03a4d8d1a9f70308
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b26d8e7fbb8f97ce
-#   text hash     0e7e7a14f07cefe5
+#   content hash  750526c3e73048e4
+#   text hash     8796cfabe6fec46d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

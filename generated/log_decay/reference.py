@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b26d8e7fbb8f97ce
-#   text hash     af6b1d5fc3591bfe
+#   content hash  750526c3e73048e4
+#   text hash     37d5e06bb4ac743e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b26d8e7fbb8f97ce
-#   text hash     a5a28b672ba4eda6
+#   content hash  750526c3e73048e4
+#   text hash     e8c1d1f2a487464b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

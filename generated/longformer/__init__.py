@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9fef49fd70515f27
-#   text hash     9bed9d455f589ca5
+#   content hash  cc76aac5075de8b2
+#   text hash     3f4a95c2daff187e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9fef49fd70515f27
-#   text hash     99d491a40bbe3ef7
+#   content hash  cc76aac5075de8b2
+#   text hash     231bc31600cd0d30
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

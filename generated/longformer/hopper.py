@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9fef49fd70515f27
-#   text hash     ff4fef9cb00b2a5e
+#   content hash  cc76aac5075de8b2
+#   text hash     c3fa4f5e753f9fb1
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9fef49fd70515f27
-#   text hash     e16062fe4e75ab6c
+#   content hash  cc76aac5075de8b2
+#   text hash     ff0085160f53fc7a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

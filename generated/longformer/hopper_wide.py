@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9fef49fd70515f27
-#   text hash     cc45dcb31ebcbb8b
+#   content hash  cc76aac5075de8b2
+#   text hash     c4482a0e2c43d27a
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

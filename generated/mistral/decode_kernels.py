@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bedd4dc1e09b2d12
-#   text hash     d7e62afbd3b26b86
+#   content hash  5b3c5a1db2d34c94
+#   text hash     16ddaba819dd94b7
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

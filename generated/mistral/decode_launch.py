@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bedd4dc1e09b2d12
-#   text hash     aa388b39589a33be
+#   content hash  5b3c5a1db2d34c94
+#   text hash     4a2b8386e2287d38
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bedd4dc1e09b2d12
-#   text hash     ffc2d6c0f2612398
+#   content hash  5b3c5a1db2d34c94
+#   text hash     5635710bce791c21
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

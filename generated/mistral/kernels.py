@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bedd4dc1e09b2d12
-#   text hash     e990837a4d5bb874
+#   content hash  5b3c5a1db2d34c94
+#   text hash     c7b7c2539f8223da
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bedd4dc1e09b2d12
-#   text hash     ee0db32273b9e6e7
+#   content hash  5b3c5a1db2d34c94
+#   text hash     985ba5763b580421
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

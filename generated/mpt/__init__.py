@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b00a201e4ccefea
-#   text hash     5a50f8e61d4b566f
+#   content hash  8b5785973740e4ec
+#   text hash     799fdf92414cc8df
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b00a201e4ccefea
-#   text hash     1435091dfea9f414
+#   content hash  8b5785973740e4ec
+#   text hash     8ea005f639bf5ba4
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

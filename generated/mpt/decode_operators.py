@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b00a201e4ccefea
-#   text hash     75e477e9fdb27671
+#   content hash  8b5785973740e4ec
+#   text hash     251e4df40893d1b3
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b00a201e4ccefea
-#   text hash     1d66382bce0d110e
+#   content hash  8b5785973740e4ec
+#   text hash     53a2b248fb3feafa
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

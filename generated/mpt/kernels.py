@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b00a201e4ccefea
-#   text hash     de813e371cd0d475
+#   content hash  8b5785973740e4ec
+#   text hash     083861ef7c3f0a78
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b00a201e4ccefea
-#   text hash     bd1e184a5868a380
+#   content hash  8b5785973740e4ec
+#   text hash     af68731af06cc288
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b00a201e4ccefea
-#   text hash     d7e09241c7b529d6
+#   content hash  8b5785973740e4ec
+#   text hash     3395a836b4134fb4
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

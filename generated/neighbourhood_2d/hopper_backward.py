@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  df12c188fe02fe45
-#   text hash     f094b2a9d23b4a51
+#   content hash  32f2bc3a2fed12fb
+#   text hash     56d7b0d34ede7e42
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  df12c188fe02fe45
-#   text hash     9c9aea48488723a1
+#   content hash  32f2bc3a2fed12fb
+#   text hash     b2745dfa3ac7fcf8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

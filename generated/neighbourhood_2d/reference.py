@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  df12c188fe02fe45
-#   text hash     91db77c6f3b2610d
+#   content hash  32f2bc3a2fed12fb
+#   text hash     97cd40b8377774e6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8adc293f8bac6ea0
-#   text hash     ad5cfc9f679b992a
+#   content hash  c35400a7c1802966
+#   text hash     a2ecbe03126e8079
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8adc293f8bac6ea0
-#   text hash     e3f7f526348c9536
+#   content hash  c35400a7c1802966
+#   text hash     e874e8e2775a614e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

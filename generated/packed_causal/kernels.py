@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8adc293f8bac6ea0
-#   text hash     5bab5c91dda443d2
+#   content hash  c35400a7c1802966
+#   text hash     79bdbd14c4abf8ba
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

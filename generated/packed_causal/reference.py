@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8adc293f8bac6ea0
-#   text hash     90295fd57cacbf2e
+#   content hash  c35400a7c1802966
+#   text hash     3734fc3b4c583571
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8adc293f8bac6ea0
-#   text hash     6ff4f04c198fc669
+#   content hash  c35400a7c1802966
+#   text hash     5e8a8dbcb3de6997
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  43af926269b78014
-#   text hash     16ec85255cd3a046
+#   content hash  f494500bf5c86fad
+#   text hash     be4a75d88548f655
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  43af926269b78014
-#   text hash     ff46a9d2ea647643
+#   content hash  f494500bf5c86fad
+#   text hash     61e2e2cf770b3ba6
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

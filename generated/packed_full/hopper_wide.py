@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  43af926269b78014
-#   text hash     1c75e59782c8ad98
+#   content hash  f494500bf5c86fad
+#   text hash     1fe78b77f85ab866
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  43af926269b78014
-#   text hash     dfd982a96f6dc08a
+#   content hash  f494500bf5c86fad
+#   text hash     4e637a301bdbd52e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  43af926269b78014
-#   text hash     d7329f9aa6f11f34
+#   content hash  f494500bf5c86fad
+#   text hash     d9c8774b3cfa8cba
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

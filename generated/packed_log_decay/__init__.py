@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e8f7d21d595dad14
-#   text hash     494897c3fcee8b3d
+#   content hash  101318e54138e6b6
+#   text hash     3f829c6068cef94e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e8f7d21d595dad14
-#   text hash     5a0c45a11f9a7a81
+#   content hash  101318e54138e6b6
+#   text hash     b154c2d1d84ca94d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

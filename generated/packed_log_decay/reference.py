@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e8f7d21d595dad14
-#   text hash     c3b5dd357ad453af
+#   content hash  101318e54138e6b6
+#   text hash     f62f8727672e95c6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7ef1ae61b6e19cc
-#   text hash     e140721a107aca79
+#   content hash  5710e5a51d07680c
+#   text hash     7ea92ba50fdc527c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

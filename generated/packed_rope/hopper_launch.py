@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7ef1ae61b6e19cc
-#   text hash     c24027779fe2088f
+#   content hash  5710e5a51d07680c
+#   text hash     f25c934b88791942
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7ef1ae61b6e19cc
-#   text hash     1f4069e6ab2a6332
+#   content hash  5710e5a51d07680c
+#   text hash     3f346a6f20363a51
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7ef1ae61b6e19cc
-#   text hash     c614a41c79231393
+#   content hash  5710e5a51d07680c
+#   text hash     4cde6f2b4e6a3777
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7ef1ae61b6e19cc
-#   text hash     01e6ddc30c15dc26
+#   content hash  5710e5a51d07680c
+#   text hash     86d20e429698b4ec
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

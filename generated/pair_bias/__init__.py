@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  79979fef7c6fdaa7
-#   text hash     80e1869801530b1d
+#   content hash  2cdda4ca06bc69b8
+#   text hash     cd713f3bc744a75b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

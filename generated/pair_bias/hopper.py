@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  79979fef7c6fdaa7
-#   text hash     35f92a59bb8a968e
+#   content hash  2cdda4ca06bc69b8
+#   text hash     1026e8bae7fd0570
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

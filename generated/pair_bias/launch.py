@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  79979fef7c6fdaa7
-#   text hash     daf0c9201e5c7400
+#   content hash  2cdda4ca06bc69b8
+#   text hash     55915dd160a54bb6
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  79979fef7c6fdaa7
-#   text hash     225c5eacca239f6a
+#   content hash  2cdda4ca06bc69b8
+#   text hash     8d46f01a57e716db
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  79979fef7c6fdaa7
-#   text hash     925e274c9a0690f2
+#   content hash  2cdda4ca06bc69b8
+#   text hash     8d806623a5bc1a10
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdd2dc7498e435a8
-#   text hash     1b50e6efd31c7b4a
+#   content hash  11e6a479c1c908f8
+#   text hash     0a06e7ce974d5cdf
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

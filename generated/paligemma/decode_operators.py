@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdd2dc7498e435a8
-#   text hash     6ed6511d6c30541e
+#   content hash  11e6a479c1c908f8
+#   text hash     2f51bd21294f8711
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdd2dc7498e435a8
-#   text hash     df42702e774dd4a1
+#   content hash  11e6a479c1c908f8
+#   text hash     eb2b3743853de8b5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdd2dc7498e435a8
-#   text hash     13460b698aa77cc4
+#   content hash  11e6a479c1c908f8
+#   text hash     67fc21e3761c4a3b
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

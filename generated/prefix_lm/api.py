@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  165cf27cee0ab3cf
-#   text hash     a59844119aacc912
+#   content hash  c9d47a79c168c4ed
+#   text hash     76361452f567643d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  165cf27cee0ab3cf
-#   text hash     26839724478170e9
+#   content hash  c9d47a79c168c4ed
+#   text hash     e6aad4e321d35436
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  165cf27cee0ab3cf
-#   text hash     33ac26db49a30fa0
+#   content hash  c9d47a79c168c4ed
+#   text hash     3fa500b167c88ae1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

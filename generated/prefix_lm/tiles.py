@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  165cf27cee0ab3cf
-#   text hash     ea550f7cbfb92362
+#   content hash  c9d47a79c168c4ed
+#   text hash     b49bf6d781baa418
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,7 +76,7 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (512, 3072, 16384), 128: (0,), 256: (0,)},
+    "forward": {64: (512,), 128: (0,), 256: (0,)},
     "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
 }

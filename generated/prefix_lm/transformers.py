@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  165cf27cee0ab3cf
-#   text hash     78c278d5950ff848
+#   content hash  c9d47a79c168c4ed
+#   text hash     8bda35139d765364
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

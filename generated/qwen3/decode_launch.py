@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fad204bb278bb1
-#   text hash     d9c71cab114cbc2b
+#   content hash  283522ac4cf1c354
+#   text hash     5c540a7ad732d3e3
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fad204bb278bb1
-#   text hash     e17f102751ecd24c
+#   content hash  283522ac4cf1c354
+#   text hash     e5a1f66b085b3039
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fad204bb278bb1
-#   text hash     f085da2fd06450f5
+#   content hash  283522ac4cf1c354
+#   text hash     3e6021ec15040bfd
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fad204bb278bb1
-#   text hash     45081651903afc9e
+#   content hash  283522ac4cf1c354
+#   text hash     15dc7b7d5a744c22
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9fad204bb278bb1
-#   text hash     9982d2dd086a6ad4
+#   content hash  283522ac4cf1c354
+#   text hash     491fe920cd75baef
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

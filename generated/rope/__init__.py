@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ded4dcf1346dd629
-#   text hash     e4c7e622d170601e
+#   content hash  07046a0a1bc7d056
+#   text hash     e0921f79ab3fb100
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

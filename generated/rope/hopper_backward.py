@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ded4dcf1346dd629
-#   text hash     371549f067d9ebaf
+#   content hash  07046a0a1bc7d056
+#   text hash     a63f7e7bfd420c20
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ded4dcf1346dd629
-#   text hash     1a23641e5ccbce99
+#   content hash  07046a0a1bc7d056
+#   text hash     4eed6d9d02b30383
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

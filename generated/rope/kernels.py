@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ded4dcf1346dd629
-#   text hash     0a248c1510fada3e
+#   content hash  07046a0a1bc7d056
+#   text hash     6866f0ea7c49fbaa
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

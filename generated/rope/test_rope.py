@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ded4dcf1346dd629
-#   text hash     70dad1e5e4a37302
+#   content hash  07046a0a1bc7d056
+#   text hash     2ea02db6c392cce8
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cee4f120ff035ab7
-#   text hash     39acf6fc265dbb5b
+#   content hash  3b61eaf9e2576f5c
+#   text hash     07135f19bf350338
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

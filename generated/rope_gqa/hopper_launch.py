@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cee4f120ff035ab7
-#   text hash     942fa902251c8196
+#   content hash  3b61eaf9e2576f5c
+#   text hash     c7b4fb5664a140ca
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

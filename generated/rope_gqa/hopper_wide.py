@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cee4f120ff035ab7
-#   text hash     27f06465737ac2cd
+#   content hash  3b61eaf9e2576f5c
+#   text hash     a45d8b63421ae94c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

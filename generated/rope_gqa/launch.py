@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cee4f120ff035ab7
-#   text hash     76e4921effde1322
+#   content hash  3b61eaf9e2576f5c
+#   text hash     62b31cbf1f8d6de5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

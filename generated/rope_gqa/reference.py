@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cee4f120ff035ab7
-#   text hash     886b30bcc74b10b2
+#   content hash  3b61eaf9e2576f5c
+#   text hash     3a9938a3dc5bd9a2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a12872afbd7d30e8
-#   text hash     d2b7c3e32ba09cf4
+#   content hash  4b489d05fa084737
+#   text hash     f0006ba6d769382e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a12872afbd7d30e8
-#   text hash     a0b8e64ffdd31873
+#   content hash  4b489d05fa084737
+#   text hash     50950f67a1e4af7a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5fd53f15180b0a4e
-#   text hash     c144317a3deb11e6
+#   content hash  bec95c8400622bee
+#   text hash     f6ac28a9b9a63422
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

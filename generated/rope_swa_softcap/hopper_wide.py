@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5fd53f15180b0a4e
-#   text hash     fbd1107fef8a4e6c
+#   content hash  bec95c8400622bee
+#   text hash     7eac9d56eb50d9e9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

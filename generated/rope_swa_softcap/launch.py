@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5fd53f15180b0a4e
-#   text hash     979bb0ce6230c6bd
+#   content hash  bec95c8400622bee
+#   text hash     e927d707904b0770
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,7 +31,7 @@ def _attend(
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k, entries)
-    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
+    cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, reach=1023)
     q_turned, k_turned = runtime.empty_turned(q, k, entries)
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     q, k = q_turned, k_turned
@@ -43,7 +43,7 @@ def _attend(
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, cos, sin, positions, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, reach=cache.reach,
             ),
         )  # fmt: skip
 
@@ -87,6 +87,7 @@ def _differentiate(
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse.data_ptr() % 16, dlse is None,
         *wanted,
+        reach=1023,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()

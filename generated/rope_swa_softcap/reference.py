@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5fd53f15180b0a4e
-#   text hash     e6bf574f3c5fac34
+#   content hash  bec95c8400622bee
+#   text hash     8bfd1af1073570fe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5fd53f15180b0a4e
-#   text hash     0d7fef7b618d4284
+#   content hash  bec95c8400622bee
+#   text hash     d41d7e260dd78cd2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,11 +76,11 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        64: {0: (128, 128, 8, 2)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d44d6da7ede541e
-#   text hash     0c60f1ad00c1bef0
+#   content hash  2db010ade5af3f36
+#   text hash     d9bf849df5e0e2ef
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

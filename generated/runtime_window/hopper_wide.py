@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d44d6da7ede541e
-#   text hash     db3d3e1161b9ce72
+#   content hash  2db010ade5af3f36
+#   text hash     787f3b6690d704ac
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d44d6da7ede541e
-#   text hash     6f48d6b8e82cbf46
+#   content hash  2db010ade5af3f36
+#   text hash     0a6039f1922255a7
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

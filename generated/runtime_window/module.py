@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2d44d6da7ede541e
-#   text hash     c8ac73a5c6d23b6a
+#   content hash  2db010ade5af3f36
+#   text hash     a0438581770159d7
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

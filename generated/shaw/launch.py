@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b2261e1003db9d9
-#   text hash     ccfc45e2858df4d6
+#   content hash  44aaa29174ae7d18
+#   text hash     e2cf6cf33364468c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b2261e1003db9d9
-#   text hash     5b5ba4349a518ff2
+#   content hash  44aaa29174ae7d18
+#   text hash     cf744c994ea24ee0
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

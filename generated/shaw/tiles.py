@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b2261e1003db9d9
-#   text hash     a36bee68d1996f3f
+#   content hash  44aaa29174ae7d18
+#   text hash     86a765d28c116fa4
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,7 +76,7 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries
 TILES_HOPPER = {
     "forward": {

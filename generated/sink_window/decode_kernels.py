@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b19571336ade6ddd
-#   text hash     66153b67443af996
+#   content hash  5ae52c34eb3aea06
+#   text hash     b03605a8a735cd27
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b19571336ade6ddd
-#   text hash     8d60dbd12b8d6b32
+#   content hash  5ae52c34eb3aea06
+#   text hash     aa4bfc63bafd3150
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b19571336ade6ddd
-#   text hash     189c65e841a2c797
+#   content hash  5ae52c34eb3aea06
+#   text hash     6b36c900910aa519
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b19571336ade6ddd
-#   text hash     6c81ffc78ae04230
+#   content hash  5ae52c34eb3aea06
+#   text hash     1ca74789843649d3
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

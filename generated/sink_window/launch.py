@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b19571336ade6ddd
-#   text hash     8b27dd657d6263ac
+#   content hash  5ae52c34eb3aea06
+#   text hash     4e909387470bed57
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -44,7 +44,7 @@ def _attend(
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, block_m, block_n),
                 sinks_stride_head=runtime.stride(sinks, 0), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-                num_warps=warps, num_stages=stages,
+                num_warps=warps, num_stages=stages, reach=cache.reach,
             ),
         )  # fmt: skip
 

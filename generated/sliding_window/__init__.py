@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  332374defb20eff2
-#   text hash     79dad5b4d8d8d8f2
+#   content hash  3b6c5f2cfe6f2d8b
+#   text hash     06005ad887a380f5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

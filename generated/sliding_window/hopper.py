@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  332374defb20eff2
-#   text hash     ee6844eee3df1976
+#   content hash  3b6c5f2cfe6f2d8b
+#   text hash     ad1063d6d8aeefbb
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

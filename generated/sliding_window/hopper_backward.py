@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  332374defb20eff2
-#   text hash     fd968df036f4f6fb
+#   content hash  3b6c5f2cfe6f2d8b
+#   text hash     289d0eedb3d202c5
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  332374defb20eff2
-#   text hash     ca809b9888a72a2a
+#   content hash  3b6c5f2cfe6f2d8b
+#   text hash     ac13c196ab04e45a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

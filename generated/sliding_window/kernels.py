@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  332374defb20eff2
-#   text hash     04fa4d8e36429e37
+#   content hash  3b6c5f2cfe6f2d8b
+#   text hash     1d66261d777faef3
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1e078fe53e53185
-#   text hash     f5254e98aba09738
+#   content hash  9db9173d7adde7e2
+#   text hash     0ac5c7ae185537da
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

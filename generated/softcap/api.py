@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1e078fe53e53185
-#   text hash     85f68b59cab41ef4
+#   content hash  9db9173d7adde7e2
+#   text hash     c66e190c60e8413b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

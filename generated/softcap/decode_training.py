@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1e078fe53e53185
-#   text hash     74c016f4d812e04d
+#   content hash  9db9173d7adde7e2
+#   text hash     e7e502f04fe4753b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

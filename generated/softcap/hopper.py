@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1e078fe53e53185
-#   text hash     9e351ba19df1d933
+#   content hash  9db9173d7adde7e2
+#   text hash     dda822a07875bf88
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

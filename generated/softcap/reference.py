@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1e078fe53e53185
-#   text hash     fd248c67110e6af9
+#   content hash  9db9173d7adde7e2
+#   text hash     4903878c9ee0134a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1e078fe53e53185
-#   text hash     2930def06c470063
+#   content hash  9db9173d7adde7e2
+#   text hash     e4768679cd4bb8c3
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,11 +76,11 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        64: {0: (128, 128, 8, 2)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (1024,), 256: (1024,)}, "backward": {128: (1024,), 256: (1024,)}}
+HOPPER_IS_FASTER = {"forward": {64: (1024,), 128: (512,), 256: (1024,)}, "backward": {128: (1024,), 256: (1024,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1bb38dc4ba7822c8
-#   text hash     ae79c6b5dbb01a71
+#   content hash  c916efd23dbc4227
+#   text hash     addf62ee9bbd5f0e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1bb38dc4ba7822c8
-#   text hash     f6bb46aef421d49a
+#   content hash  c916efd23dbc4227
+#   text hash     91defef42f64ab52
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1bb38dc4ba7822c8
-#   text hash     8ef8c06788bc88be
+#   content hash  c916efd23dbc4227
+#   text hash     a06e1ced228fe571
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

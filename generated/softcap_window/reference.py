@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1bb38dc4ba7822c8
-#   text hash     b217e5af6f5af35f
+#   content hash  c916efd23dbc4227
+#   text hash     e80e963f550f6b13
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

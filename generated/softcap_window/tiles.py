@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1bb38dc4ba7822c8
-#   text hash     2faa40c380baef6c
+#   content hash  c916efd23dbc4227
+#   text hash     36ec033b08323d61
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,11 +76,11 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        64: {0: (128, 128, 8, 2)},
         128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
@@ -96,4 +96,4 @@ TILES_HOPPER = {
 HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {128: (2048,), 256: (2048,)}}
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {128: 2000, 256: 1000}}
+HOPPER_REACH = {"forward": {128: 2000, 256: 1000}, "backward": {128: 1000}}

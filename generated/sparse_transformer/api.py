@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d362988c32b416d
-#   text hash     8990e767350fb4fe
+#   content hash  e11c3643618ec3d0
+#   text hash     3728d73859b836a3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

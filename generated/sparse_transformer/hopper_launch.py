@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d362988c32b416d
-#   text hash     146e71cfaf7e54a7
+#   content hash  e11c3643618ec3d0
+#   text hash     8ecdd74435d6041b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

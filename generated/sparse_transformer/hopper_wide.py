@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d362988c32b416d
-#   text hash     7ebe97435cf3b2a4
+#   content hash  e11c3643618ec3d0
+#   text hash     f1d6ab89e54ea478
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

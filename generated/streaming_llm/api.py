@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  df77e6b92ffb0cff
-#   text hash     cf669c7198a58d5e
+#   content hash  e3a57d412134e604
+#   text hash     03861073f8093df2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  df77e6b92ffb0cff
-#   text hash     19e6051400668194
+#   content hash  e3a57d412134e604
+#   text hash     73d73e908ed310ef
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  df77e6b92ffb0cff
-#   text hash     974b6d2b4f02ce9e
+#   content hash  e3a57d412134e604
+#   text hash     f52e6db36e2183f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

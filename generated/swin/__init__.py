@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b7dd22719b5599c0
-#   text hash     74fc3f08b22b3d9b
+#   content hash  d767548a30f535df
+#   text hash     99f6fbdf9fbfd7f5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b7dd22719b5599c0
-#   text hash     b508a4de154af596
+#   content hash  d767548a30f535df
+#   text hash     3b7ae94924dc6de9
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b7dd22719b5599c0
-#   text hash     2659e4428fe6ad8b
+#   content hash  d767548a30f535df
+#   text hash     25a067a6acdee928
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

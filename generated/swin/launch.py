@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b7dd22719b5599c0
-#   text hash     480dba8b63207ff9
+#   content hash  d767548a30f535df
+#   text hash     0468ec346d4c24f5
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b7dd22719b5599c0
-#   text hash     40f9ccdf4c9fc291
+#   content hash  d767548a30f535df
+#   text hash     0e09dd5f4cd33ef1
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b4afd40b75ab9e7a
-#   text hash     64bd502db204a60a
+#   content hash  4636630c0ea70e43
+#   text hash     fbb182cc68341804
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

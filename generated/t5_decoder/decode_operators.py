@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b4afd40b75ab9e7a
-#   text hash     f8b85bdeef436ed3
+#   content hash  4636630c0ea70e43
+#   text hash     7f7c5795b5603fb1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

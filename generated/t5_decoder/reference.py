@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b4afd40b75ab9e7a
-#   text hash     f2db8f02f11d4d01
+#   content hash  4636630c0ea70e43
+#   text hash     94ff51695294375b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

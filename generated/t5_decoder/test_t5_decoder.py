@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b4afd40b75ab9e7a
-#   text hash     6c7f5e4c24e2cd5d
+#   content hash  4636630c0ea70e43
+#   text hash     e7b8eb7bc000ed1b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

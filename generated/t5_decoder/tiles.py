@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b4afd40b75ab9e7a
-#   text hash     df31566c6a2aa01b
+#   content hash  4636630c0ea70e43
+#   text hash     e7fedff5fb3c02b1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,7 +76,7 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a4412430d9913145
-#   text hash     5a9564e91f335a13
+#   content hash  e0aaeded15ba0454
+#   text hash     b4409eece2e47bcc
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

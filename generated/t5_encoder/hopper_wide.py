@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a4412430d9913145
-#   text hash     ff0c512ce5232105
+#   content hash  e0aaeded15ba0454
+#   text hash     f9d95622c45821f9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

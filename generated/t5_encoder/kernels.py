@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a4412430d9913145
-#   text hash     b04e2e54d6e66cd8
+#   content hash  e0aaeded15ba0454
+#   text hash     8c5e51d27d936944
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a4412430d9913145
-#   text hash     0b33cb98607063eb
+#   content hash  e0aaeded15ba0454
+#   text hash     b1f7285e58e9bdd1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  766fb77c31058e6b
-#   text hash     cafb13c4bc1f4365
+#   content hash  d679604e9f5e90be
+#   text hash     db7820e4c6831ab1
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  766fb77c31058e6b
-#   text hash     a9ff459cec1aacf5
+#   content hash  d679604e9f5e90be
+#   text hash     c121bcc783cc3797
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  766fb77c31058e6b
-#   text hash     4da06d58f32e8d5d
+#   content hash  d679604e9f5e90be
+#   text hash     fdd320916d529b8d
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  766fb77c31058e6b
-#   text hash     2bd760d343072617
+#   content hash  d679604e9f5e90be
+#   text hash     8a38c64ba18054cd
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

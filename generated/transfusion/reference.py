@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  766fb77c31058e6b
-#   text hash     5cfbc5fda99bb5ae
+#   content hash  d679604e9f5e90be
+#   text hash     074ec7ff0817c39d
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

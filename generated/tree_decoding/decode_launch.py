@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b4f9b8aff0a943a
-#   text hash     17eac95fe77d27a2
+#   content hash  cd9eb412c92722d9
+#   text hash     98bf84fda80506c1
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

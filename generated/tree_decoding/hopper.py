@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b4f9b8aff0a943a
-#   text hash     b5bd99bdb58bc419
+#   content hash  cd9eb412c92722d9
+#   text hash     6d845f9675dd74c4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b4f9b8aff0a943a
-#   text hash     230366f8d8a46d46
+#   content hash  cd9eb412c92722d9
+#   text hash     a82f1a6199cb3968
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

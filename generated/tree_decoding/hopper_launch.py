@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b4f9b8aff0a943a
-#   text hash     ff1741f86cfb6cd8
+#   content hash  cd9eb412c92722d9
+#   text hash     a4c91ca2d17cb3fc
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

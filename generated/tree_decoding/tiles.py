@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b4f9b8aff0a943a
-#   text hash     359fd186b99c54d5
+#   content hash  cd9eb412c92722d9
+#   text hash     8a741f4b984831aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -76,7 +76,7 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys the longest sequence has at least; kernels for Hopper GPUs,
+# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
 # a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {

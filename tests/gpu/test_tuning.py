@@ -68,8 +68,9 @@ def test_calls_take_the_tile_of_their_length(name: str, monkeypatch: pytest.Monk
             assert len({tile.block_n for tile in by_length.values()}) == 1, "bits would hang on the length"
             q = torch.empty(1, 1, 1, size, dtype=torch.float16)
             for keys in {1, *by_length, *(keys - 1 for keys in by_length if keys)}:
-                *tile, kernels = runtime.on_hopper(rendered, its, q, q, keys)
-                assert tiles.of_length(by_length, keys) == tuple(tile) and kernels == "kernels"
+                for reach in (keys - 1, 2**28):
+                    *tile, kernels = runtime.on_hopper(rendered, its, q, q, 2**20 if reach < keys else keys, reach)
+                    assert tiles.of_length(by_length, keys) == tuple(tile) and kernels == "kernels"
     assert len(tables.hopper["forward"][64]) == (1 if name == "pair_bias" else 2)
 
 
@@ -88,7 +89,7 @@ def test_values_may_have_fewer_columns_where_stores_find_room(
     monkeypatch.setattr(runtime, "hopper_kernels", lambda *_: "kernels")
     monkeypatch.setenv("ATTNFORGE_TARGET", "hopper")
     q, v = (torch.empty(1, 1, 1, size, dtype=torch.bfloat16) for size in dims)
-    assert bool(runtime.on_hopper(rendered, its, q, v, 1)) == served
+    assert bool(runtime.on_hopper(rendered, its, q, v, 1, 2**28)) == served
 
 
 def test_fewer_columns_of_values_have_a_number_of_keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,8 @@ def test_fewer_columns_of_values_have_a_number_of_keys_of_their_own(monkeypatch:
     monkeypatch.delenv("ATTNFORGE_TARGET", raising=False)
     monkeypatch.setattr(rendered, "HOPPER_IS_FASTER", {"backward": {256: (7,), (256, 128): (9,)}})
     q, same, half, quarter = (torch.empty(1, 1, 1, size, dtype=torch.bfloat16) for size in (192, 192, 128, 64))
-    taken = {v.shape[-1]: [bool(runtime.on_hopper(rendered, "backward", q, v, keys)) for keys in (6, 7, 8, 9)]
+    given = (rendered, "backward", q)
+    taken = {v.shape[-1]: [bool(runtime.on_hopper(*given, v, keys, 2**28)) for keys in (6, 7, 8, 9)]
              for v in (same, half, quarter)}  # fmt: skip
     assert taken == {192: [False, True, True, True], 128: [False] * 3 + [True], 64: [False, True, True, True]}
     assert (256, 128) in tables.faster["backward"]

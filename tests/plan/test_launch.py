@@ -193,12 +193,17 @@ def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
         ({}, 31, 128, (10, 192, 4, 2)),
         ({"balance": "pairs"}, 1, 128, (12, 12, 4, 1)),  # ten programs would go through twelve pairs by twos
         ({"balance": "tiles"}, 1, 128, (10, 12, 1, 1)),
+        ({"reach": 1023}, 32, 128, (10, 384, 1, 1)),  # in a narrow window tiles have as much to do
+        ({"reach": 1023}, 31, 128, (10, 192, 4, 2)),
+        ({"reach": 2049}, 128, 128, (1536, 1536, 4, 1)),
+        ({"reach": 1023}, 32, 256, (384, 384, 4, 1)),
+        ({"reach": 4095, "BLOCK_M": 192}, 32, 64, (10, 384, 4, 1)),
     ],
 )
 @pytest.mark.parametrize("axis", [0, 1])
 def test_programs_take_items_in_turns_that_have_as_much_to_do(
     axis: int,
-    balance: dict[str, str],
+    balance: dict[str, Any],
     tiles: int,
     columns: int,
     found: tuple[int, int, int, int],
@@ -206,7 +211,12 @@ def test_programs_take_items_in_turns_that_have_as_much_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "multiprocessors", lambda device: 10)
-    told = {"TILE_AXIS": axis, "BLOCK_D": columns, "q_desc": SimpleNamespace(base=SimpleNamespace(device="gpu"))}
+    told = {
+        "TILE_AXIS": axis,
+        "BLOCK_M": 128,
+        "BLOCK_D": columns,
+        "q_desc": SimpleNamespace(base=SimpleNamespace(device="gpu")),
+    }
     grid = (tiles, 4, 3) if axis == 0 else (4, tiles, 3)  # three groups of four heads
     (programs,), told = runtime.in_turns(grid, told | balance)
     assert (programs, told["items"], told["group"], told["per_item"]) == found

@@ -35,7 +35,7 @@ def _rows(planned: Plan, mask: Mask | None, far: int) -> Iterator[tuple[str, ...
             row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", _when(limits, least))
             if mask:
                 here = "hopper" if outrun(limits, mask.k_len, far, least) else "portable"
-                tile = of_length(by_length, mask.k_len)
+                tile = of_length(by_length, planned.visible_keys(mask.k_len, mask.numbers))
                 row += (here, _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size))
             yield row
 

@@ -164,7 +164,7 @@ class Search:
         """The tiles as they are."""
         if place.family == tiles.HOPPER:
             by_length = self.planned.tables.hopper[place.kernel][place.size]
-            return (tiles.of_length(by_length, self.sizes.k_len),)
+            return (tiles.of_length(by_length, self.planned.visible_keys(self.sizes.k_len, {})),)
         return self.planned.tables.of(self.arch, self.sizes.dtype)[place.kernel][place.size]
 
     def tried(self, place: Place) -> list[Tile]:

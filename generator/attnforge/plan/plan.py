@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,8 +101,14 @@ class Plan:
 
     @property
     def far(self) -> str:
-        """The host's text of how far queries see, where the kernels that a call takes hang on it; else nothing."""
-        return self.reach.reach if self.reach and self.tables.reach else ""
+        """The host's text of how far queries see, where numbers tell and launches for Hopper GPUs read it; else nothing."""
+        return self.reach.reach if self.reach and self.reach.known and self.hopper else ""
+
+    def visible_keys(self, keys: int, numbers: Mapping[str, float]) -> int:
+        """How many of so many keys a query can see at most, as far as these numbers of a call tell a host."""
+        if not self.reach or not self.far or not numbers.keys() >= set(self.reach.numbers):
+            return keys
+        return min(keys, self.reach.of(numbers) + 1)
 
     @property
     def by_query(self) -> KernelTerms:
@@ -340,7 +347,7 @@ def build(spec: Spec) -> Plan:
     helpers |= {name for found in states if found for name in found.helpers}
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
-    far = reach.build(spec) if analysis.keys.left else None
+    far = reach.build(spec) if analysis.keys.left and reach.hides_early_keys(spec) else None
     learns = any(given.grad for given in spec.inputs)
     given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns).tuned(tuned)
 

@@ -34,6 +34,20 @@ class Reach:
         return max([0, *(int(evaluate(form.node(), numbers)) for form in self.forms)])
 
 
+def hides_early_keys(spec: Spec) -> bool:
+    """True if a mask hides keys before a query, as far as its formula tells."""
+    return not all(_shows_all_before(mask.keep) for mask in spec.masks)
+
+
+def _shows_all_before(keep: Node) -> bool:
+    if keep.op in ("and", "or"):
+        return (all if keep.op == "and" else any)(map(_shows_all_before, keep.args))
+    if keep.op not in ("<=", ">="):
+        return False
+    early, late = keep.args if keep.op == "<=" else reversed(keep.args)
+    return linear(early) - linear(late) == linear(variable("k")) - linear(variable("q"))
+
+
 def build(spec: Spec) -> Reach:
     """The reach of a spec's mask; everything where tensors or nothing at all bound it."""
     scalars, reaches, heads = numbers(spec), list[Linear](), list[Linear]()

@@ -117,7 +117,7 @@ def outrun(limits: Sequence[int], keys: int, reach: int = 0, least: int = 0) -> 
 
 
 def of_length(by_length: Mapping[int, Tile], keys: int) -> Tile:
-    """The tile for so many keys of the longest sequence; generated code has the same rule."""
+    """The tile where queries see up to so many keys; generated code has the same rule."""
     return by_length[max(least for least in by_length if least <= keys)]
 
 

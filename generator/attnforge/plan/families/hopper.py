@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...expressions.functions import FUNCTIONS
+from .. import reach
 from ..access import Access
 from ..analysis import analyse
 from ..parameters import Function, Kernel, jitted
@@ -39,8 +40,10 @@ class Hopper:
     def balance(self) -> list[str]:
         """What a launch of the forward pass tells of tiles of queries: which of them have as much to do as others."""
         analysis = self.shared.analysis
-        if analysis.storage.cut or analysis.keys.left:
+        if analysis.storage.cut:
             return []
+        if analysis.keys.left:
+            return ["reach=cache.reach"] if reach.build(self.shared.spec).known else []
         return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"']
 
     @cached_property

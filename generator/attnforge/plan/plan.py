@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def far(self) -> str:
-        """The host's text of how far queries see, where numbers tell and launches for Hopper GPUs read it; else nothing."""
+        """The host's text of how far queries see, where numbers tell it and there are kernels for Hopper GPUs."""
         return self.reach.reach if self.reach and self.reach.known and self.hopper else ""
 
     def visible_keys(self, keys: int, numbers: Mapping[str, float]) -> int:

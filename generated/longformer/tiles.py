@@ -2,7 +2,7 @@
 #
 #   made from     specs/longformer.yaml
 #   content hash  cc76aac5075de8b2
-#   text hash     1788e6bdfa573b01
+#   text hash     b33e6979f8674428
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}

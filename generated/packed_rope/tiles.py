@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_rope.yaml
 #   content hash  5710e5a51d07680c
-#   text hash     fd79e847aa6ed139
+#   text hash     efa18f1c99186429
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (16384,), 128: (2048,), 256: (0,)},
-    "backward": {64: (4096,), 128: (4096,), 256: (2048,)},
+    "backward": {64: (4096,), 128: (2048,), 256: (2048,)},
 }

@@ -2,7 +2,7 @@
 #
 #   made from     specs/runtime_window.yaml
 #   content hash  2db010ade5af3f36
-#   text hash     363abad9c993c916
+#   text hash     404be6a8fa029500
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -99,4 +99,4 @@ HOPPER_IS_FASTER = {
 }
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 1000, 128: 1000}}
+HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 1000}}

@@ -2,7 +2,7 @@
 #
 #   made from     specs/sink_window.yaml
 #   content hash  5ae52c34eb3aea06
-#   text hash     b8be0a1043a74b9e
+#   text hash     333d38de2dba4677
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -117,4 +117,4 @@ HOPPER_IS_FASTER = {
 }
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 1000, 128: 1000}}
+HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 1000}}

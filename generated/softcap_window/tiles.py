@@ -2,7 +2,7 @@
 #
 #   made from     specs/softcap_window.yaml
 #   content hash  c916efd23dbc4227
-#   text hash     36ec033b08323d61
+#   text hash     34b743905179c688
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -96,4 +96,4 @@ TILES_HOPPER = {
 HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {128: (2048,), 256: (2048,)}}
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {128: 2000, 256: 1000}, "backward": {128: 1000}}
+HOPPER_REACH = {"forward": {128: 2000, 256: 1000}}

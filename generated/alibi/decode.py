@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  83bf880363fb4df4
-#   text hash     bfc1987096b4c84e
+#   content hash  73f1c432b2c9ba70
+#   text hash     4e89d5b2e2a4ccb2
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  83bf880363fb4df4
-#   text hash     2cabb4975505920b
+#   content hash  73f1c432b2c9ba70
+#   text hash     6bc8d1751bec2bac
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  83bf880363fb4df4
-#   text hash     ea06a3967b11006f
+#   content hash  73f1c432b2c9ba70
+#   text hash     251d49a8f64aaf6f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  83bf880363fb4df4
-#   text hash     ec7a777412ec15ba
+#   content hash  73f1c432b2c9ba70
+#   text hash     03573d042c04562d
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  83bf880363fb4df4
-#   text hash     c1e61c48624e8ec0
+#   content hash  73f1c432b2c9ba70
+#   text hash     07a4c4c42bbe1ff1
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77f9c68695f1ffa5
-#   text hash     331074bfcc22f94f
+#   content hash  df5d9d60098bba61
+#   text hash     643395c49f95399a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77f9c68695f1ffa5
-#   text hash     d586b3ac3fda0459
+#   content hash  df5d9d60098bba61
+#   text hash     32a2995e82c71983
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77f9c68695f1ffa5
-#   text hash     f0dbf07011f36386
+#   content hash  df5d9d60098bba61
+#   text hash     1766a656d182fb49
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77f9c68695f1ffa5
-#   text hash     7109fa26ad4ebcdb
+#   content hash  df5d9d60098bba61
+#   text hash     29668407a448e732
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77f9c68695f1ffa5
-#   text hash     96df31e86a68c4d0
+#   content hash  df5d9d60098bba61
+#   text hash     2eda3d1ce08cf8d9
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b48896ff8257231d
-#   text hash     6efb96f97b1631b9
+#   content hash  3918241bbac2cb16
+#   text hash     83daf4c129d58e91
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

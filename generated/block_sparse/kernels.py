@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b48896ff8257231d
-#   text hash     1726e572f76523ff
+#   content hash  3918241bbac2cb16
+#   text hash     bdfdc8d8d122386b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b48896ff8257231d
-#   text hash     1e0c1949f1eacdf1
+#   content hash  3918241bbac2cb16
+#   text hash     3ae7632ec2d3c2dd
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

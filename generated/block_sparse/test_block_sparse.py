@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b48896ff8257231d
-#   text hash     b12aac8267bc5e13
+#   content hash  3918241bbac2cb16
+#   text hash     083ae6a34d6f6c83
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

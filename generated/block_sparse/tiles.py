@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b48896ff8257231d
-#   text hash     5d70776cdd51c9e7
+#   content hash  3918241bbac2cb16
+#   text hash     884a97a25d721aa7
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

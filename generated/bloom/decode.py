@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  98f08de50198d7a8
-#   text hash     111e73d059774fbf
+#   content hash  2d343ba0b8ece7c9
+#   text hash     2c7d6a16f4ede7a4
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

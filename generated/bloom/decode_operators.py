@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  98f08de50198d7a8
-#   text hash     80512c63a89ca8db
+#   content hash  2d343ba0b8ece7c9
+#   text hash     cf4b666dd3bd3efe
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

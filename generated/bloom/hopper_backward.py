@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  98f08de50198d7a8
-#   text hash     6e27c12650dfc3b9
+#   content hash  2d343ba0b8ece7c9
+#   text hash     37eaa871fbc16a21
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

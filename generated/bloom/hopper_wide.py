@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  98f08de50198d7a8
-#   text hash     3d8a8fb3aab7fd7e
+#   content hash  2d343ba0b8ece7c9
+#   text hash     4e9d8a84795fc062
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

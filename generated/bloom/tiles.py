@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  98f08de50198d7a8
-#   text hash     2a9e0b112804e4bc
+#   content hash  2d343ba0b8ece7c9
+#   text hash     de44227b2d0b23cf
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

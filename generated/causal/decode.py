@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95dc03fa844d84e8
-#   text hash     18b78d9c7a7f9f23
+#   content hash  50e34acf7bf2c584
+#   text hash     2bcd2d7958f4bf87
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95dc03fa844d84e8
-#   text hash     80a2d4025c292c59
+#   content hash  50e34acf7bf2c584
+#   text hash     389b58c0534f9ed0
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

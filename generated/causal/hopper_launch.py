@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95dc03fa844d84e8
-#   text hash     acee9d158e78b7e6
+#   content hash  50e34acf7bf2c584
+#   text hash     e2ef2ca1ceb48145
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

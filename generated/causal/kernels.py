@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95dc03fa844d84e8
-#   text hash     9c01d64a18544208
+#   content hash  50e34acf7bf2c584
+#   text hash     b55135f3d9066198
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

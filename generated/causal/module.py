@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95dc03fa844d84e8
-#   text hash     1f7ed3e31edfb9f4
+#   content hash  50e34acf7bf2c584
+#   text hash     efc8de8883c06de4
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

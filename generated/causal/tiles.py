@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95dc03fa844d84e8
-#   text hash     4fac886d5834854a
+#   content hash  50e34acf7bf2c584
+#   text hash     a575153da46a31e7
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

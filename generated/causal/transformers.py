@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95dc03fa844d84e8
-#   text hash     6d1fc964b1b02100
+#   content hash  50e34acf7bf2c584
+#   text hash     74f184fa3193b7fd
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

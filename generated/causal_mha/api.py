@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3213ad42b84fc743
-#   text hash     2b917338101e4f25
+#   content hash  ee08759f7c4ba14a
+#   text hash     a822de0b94fa6472
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3213ad42b84fc743
-#   text hash     b05a5426daf2c70d
+#   content hash  ee08759f7c4ba14a
+#   text hash     1ec3ea36323e1587
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3213ad42b84fc743
-#   text hash     0716ade89abe356a
+#   content hash  ee08759f7c4ba14a
+#   text hash     24316c324d83622a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3213ad42b84fc743
-#   text hash     5cf9b8495a337318
+#   content hash  ee08759f7c4ba14a
+#   text hash     1a5e102ea154e4d1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3213ad42b84fc743
-#   text hash     7651069d69d626bc
+#   content hash  ee08759f7c4ba14a
+#   text hash     59b7e3bc1ca5070d
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ece16169fc3f1687
-#   text hash     ef9faa1908a9ba54
+#   content hash  e2160fb31e3f0d49
+#   text hash     97e2ec3083f5d175
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

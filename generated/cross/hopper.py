@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ece16169fc3f1687
-#   text hash     d75401b38dc22c97
+#   content hash  e2160fb31e3f0d49
+#   text hash     cb9620d16e53f24b
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

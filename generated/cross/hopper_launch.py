@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ece16169fc3f1687
-#   text hash     800f8b8f95b47043
+#   content hash  e2160fb31e3f0d49
+#   text hash     e179bdd6790bce2d
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ece16169fc3f1687
-#   text hash     f31e523dc0e29d26
+#   content hash  e2160fb31e3f0d49
+#   text hash     0f9529588914ba65
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ece16169fc3f1687
-#   text hash     3c243ab5425671d5
+#   content hash  e2160fb31e3f0d49
+#   text hash     705f901b2f032556
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ece16169fc3f1687
-#   text hash     451fe26c9a395919
+#   content hash  e2160fb31e3f0d49
+#   text hash     0d025d136e32fc1e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

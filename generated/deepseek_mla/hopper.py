@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eadc9fd527c65f9a
-#   text hash     9126d79277c01d94
+#   content hash  55ed7674cbe581eb
+#   text hash     e1b8b24ed8254489
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eadc9fd527c65f9a
-#   text hash     81227adfe5bd812a
+#   content hash  55ed7674cbe581eb
+#   text hash     a70fa5d32b0bab64
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

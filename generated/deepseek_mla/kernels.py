@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eadc9fd527c65f9a
-#   text hash     4505a6dbed982d59
+#   content hash  55ed7674cbe581eb
+#   text hash     a2c643406d9653b3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eadc9fd527c65f9a
-#   text hash     a300fa14b7da7c32
+#   content hash  55ed7674cbe581eb
+#   text hash     39e7678f2dd88601
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eadc9fd527c65f9a
-#   text hash     744fec8ae5be8b1c
+#   content hash  55ed7674cbe581eb
+#   text hash     6411e4e600ed491e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

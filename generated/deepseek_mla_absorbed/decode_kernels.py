@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  86f5b88a18f8cbf6
-#   text hash     9b58872b7317a060
+#   content hash  3fb1592694265ba4
+#   text hash     f7c2c877383456e4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

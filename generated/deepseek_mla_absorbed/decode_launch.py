@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  86f5b88a18f8cbf6
-#   text hash     8b0042ad8230de4c
+#   content hash  3fb1592694265ba4
+#   text hash     65a3649e593b9bd0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

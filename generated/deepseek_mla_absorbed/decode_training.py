@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  86f5b88a18f8cbf6
-#   text hash     8210e22289d33ace
+#   content hash  3fb1592694265ba4
+#   text hash     0642d8191dc3c4fa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  86f5b88a18f8cbf6
-#   text hash     5ed53d71280fdb77
+#   content hash  3fb1592694265ba4
+#   text hash     274b702dfab3d70f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

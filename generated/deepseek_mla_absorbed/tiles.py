@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  86f5b88a18f8cbf6
-#   text hash     61b555197dd00ee3
+#   content hash  3fb1592694265ba4
+#   text hash     47b219a7b5b89f14
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

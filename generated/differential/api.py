@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed2508f834afec05
-#   text hash     76ae210ca683aac6
+#   content hash  524f043379f2e888
+#   text hash     5b4a5339fcbf6daa
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed2508f834afec05
-#   text hash     0dd1fb936ac9f1e8
+#   content hash  524f043379f2e888
+#   text hash     33241aee997aa4eb
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

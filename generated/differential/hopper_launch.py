@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed2508f834afec05
-#   text hash     0aa23fc78e22e28b
+#   content hash  524f043379f2e888
+#   text hash     d0055ae2fb74b44f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

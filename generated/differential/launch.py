@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed2508f834afec05
-#   text hash     c81912fa73cd0250
+#   content hash  524f043379f2e888
+#   text hash     8eecc1e51ec7bfc3
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

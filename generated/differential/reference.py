@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ed2508f834afec05
-#   text hash     1c21d43cafabe9a2
+#   content hash  524f043379f2e888
+#   text hash     1f56276c787c8726
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c24f794136f09842
-#   text hash     f4fe1824318565d9
+#   content hash  0e4a1b6d9a81d966
+#   text hash     64ce2839a968ff01
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

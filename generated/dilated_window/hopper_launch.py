@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c24f794136f09842
-#   text hash     f86a38b1b1c5743c
+#   content hash  0e4a1b6d9a81d966
+#   text hash     a9e493f6f11a0d27
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c24f794136f09842
-#   text hash     413958dc59185c6c
+#   content hash  0e4a1b6d9a81d966
+#   text hash     2da1ec977c25bf08
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c24f794136f09842
-#   text hash     cf33bf2deed53340
+#   content hash  0e4a1b6d9a81d966
+#   text hash     6dc2f54d7db76269
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

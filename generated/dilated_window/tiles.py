@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c24f794136f09842
-#   text hash     b8e9090192973b3d
+#   content hash  0e4a1b6d9a81d966
+#   text hash     78ca0427e367e779
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a770e140aefe88cf
-#   text hash     8af1ff9a3bc32f5e
+#   content hash  8b9643f991a8a624
+#   text hash     785569d70d03b531
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a770e140aefe88cf
-#   text hash     2042be42815df4ef
+#   content hash  8b9643f991a8a624
+#   text hash     9a71a251088707d5
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a770e140aefe88cf
-#   text hash     ce45c9678aa464df
+#   content hash  8b9643f991a8a624
+#   text hash     59f38be843dd3054
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

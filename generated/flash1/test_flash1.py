@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a770e140aefe88cf
-#   text hash     2bed5993de48f426
+#   content hash  8b9643f991a8a624
+#   text hash     0eece3d4305b6e6e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

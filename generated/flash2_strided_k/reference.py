@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d1963b182d687d7
-#   text hash     e8acc9c26218d31a
+#   content hash  8988438e406f8e29
+#   text hash     9b8a4721d262a573
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d1963b182d687d7
-#   text hash     509e02a20bed1c3c
+#   content hash  8988438e406f8e29
+#   text hash     e837bcf039dc7c7e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d1963b182d687d7
-#   text hash     de80f3a6afd97136
+#   content hash  8988438e406f8e29
+#   text hash     c8a90510163b3153
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

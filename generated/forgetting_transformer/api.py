@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e620b395e3ea4cd
-#   text hash     df307b6f3c4a0169
+#   content hash  1cef048ad5a5433c
+#   text hash     784b6c768a5b1af8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

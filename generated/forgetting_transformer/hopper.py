@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e620b395e3ea4cd
-#   text hash     d26e8a8c1168e7b4
+#   content hash  1cef048ad5a5433c
+#   text hash     73175894846b62c8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

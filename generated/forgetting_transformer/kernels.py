@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e620b395e3ea4cd
-#   text hash     ed2777296c093c3b
+#   content hash  1cef048ad5a5433c
+#   text hash     2e149658cf53658f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e620b395e3ea4cd
-#   text hash     1210d9c3fd19b777
+#   content hash  1cef048ad5a5433c
+#   text hash     bce178f2167c3a3f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

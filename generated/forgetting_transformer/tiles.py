@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e620b395e3ea4cd
-#   text hash     e89d0c9f393c75a5
+#   content hash  1cef048ad5a5433c
+#   text hash     36d09b87a235f923
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

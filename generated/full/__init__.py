@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08fb1bcd9a300274
-#   text hash     a68c05135734b5ec
+#   content hash  e99e7203dc1d2d4a
+#   text hash     629ed04a113c635f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08fb1bcd9a300274
-#   text hash     229317ef4349c535
+#   content hash  e99e7203dc1d2d4a
+#   text hash     f8bbb2b6868a1121
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08fb1bcd9a300274
-#   text hash     18940fe7d50d1818
+#   content hash  e99e7203dc1d2d4a
+#   text hash     7de7b92486d3d815
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08fb1bcd9a300274
-#   text hash     b1738148f38d4dd6
+#   content hash  e99e7203dc1d2d4a
+#   text hash     9f23d902e2b42f79
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08fb1bcd9a300274
-#   text hash     f837bc1304a3d02f
+#   content hash  e99e7203dc1d2d4a
+#   text hash     dffc5545a6a2ab88
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08fb1bcd9a300274
-#   text hash     4caf00b20be52022
+#   content hash  e99e7203dc1d2d4a
+#   text hash     cb5fab70750b134e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

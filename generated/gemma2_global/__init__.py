@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  770ab46b7e725178
-#   text hash     c8c79d779abc83c0
+#   content hash  b2e03467b933a918
+#   text hash     bdfbc7e384ad17c9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  770ab46b7e725178
-#   text hash     4c404dc5adbbe165
+#   content hash  b2e03467b933a918
+#   text hash     76a97d46418f376e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  770ab46b7e725178
-#   text hash     18e8ba7b7be9a425
+#   content hash  b2e03467b933a918
+#   text hash     f381bddbe40913c7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  770ab46b7e725178
-#   text hash     9afa7545a2a01ec6
+#   content hash  b2e03467b933a918
+#   text hash     67d388a9af041fa9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  770ab46b7e725178
-#   text hash     7f7762d772bce5e6
+#   content hash  b2e03467b933a918
+#   text hash     ae250f47d0d0a817
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

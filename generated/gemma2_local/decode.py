@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a462d74f60d7af40
-#   text hash     55e2211e2e5e908b
+#   content hash  0c3c10b72d07c525
+#   text hash     e79d2d31394ce326
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

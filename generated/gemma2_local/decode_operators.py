@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a462d74f60d7af40
-#   text hash     cec2203fbced27a4
+#   content hash  0c3c10b72d07c525
+#   text hash     6de9d4b64e82ac2d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a462d74f60d7af40
-#   text hash     509174f910a4f98b
+#   content hash  0c3c10b72d07c525
+#   text hash     d0e32e4b80897831
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

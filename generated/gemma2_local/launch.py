@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a462d74f60d7af40
-#   text hash     95939afae6737fa7
+#   content hash  0c3c10b72d07c525
+#   text hash     32c8088fb7b062f7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

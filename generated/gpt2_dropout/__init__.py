@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0f58af04efbd4a4c
-#   text hash     41d60fd1f4f9f071
+#   content hash  580fe1c748436b3c
+#   text hash     40a5daaff6c0f5dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

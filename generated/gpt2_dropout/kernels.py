@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0f58af04efbd4a4c
-#   text hash     95be9b24fc3086b3
+#   content hash  580fe1c748436b3c
+#   text hash     2ae1931662335b47
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

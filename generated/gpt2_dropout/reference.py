@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0f58af04efbd4a4c
-#   text hash     1bd7bd9b325e3fcb
+#   content hash  580fe1c748436b3c
+#   text hash     df5c6d5013a5a27d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

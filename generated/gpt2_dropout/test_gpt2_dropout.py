@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0f58af04efbd4a4c
-#   text hash     29b88fac83dfa071
+#   content hash  580fe1c748436b3c
+#   text hash     74b8d58a4194014a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

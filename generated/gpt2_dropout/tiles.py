@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0f58af04efbd4a4c
-#   text hash     971d812b16519e10
+#   content hash  580fe1c748436b3c
+#   text hash     c1ef06cac050686f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

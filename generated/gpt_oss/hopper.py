@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c68a756d0dfb66f3
-#   text hash     c10e959c96837877
+#   content hash  185bb81bb6a0c63a
+#   text hash     67a176f721a3244f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

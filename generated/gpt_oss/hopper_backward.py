@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c68a756d0dfb66f3
-#   text hash     e6172a10ce838168
+#   content hash  185bb81bb6a0c63a
+#   text hash     5afddd24c184f4e2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

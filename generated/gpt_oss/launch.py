@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c68a756d0dfb66f3
-#   text hash     7a9e1701f94ee2ca
+#   content hash  185bb81bb6a0c63a
+#   text hash     37d3d645cf61de9b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

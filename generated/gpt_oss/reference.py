@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c68a756d0dfb66f3
-#   text hash     2f0afd6dae57f3d0
+#   content hash  185bb81bb6a0c63a
+#   text hash     89e98f127a4f4dfd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

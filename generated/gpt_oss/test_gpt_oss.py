@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c68a756d0dfb66f3
-#   text hash     2980ff2e2865892a
+#   content hash  185bb81bb6a0c63a
+#   text hash     69643293f59cc07e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  82b89ee2bfb87bfb
-#   text hash     89ca4efb0a873313
+#   content hash  50e8f7e195056de9
+#   text hash     08532adcadba48e2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

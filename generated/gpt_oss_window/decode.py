@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  82b89ee2bfb87bfb
-#   text hash     00991913015ec5d8
+#   content hash  50e8f7e195056de9
+#   text hash     51f7bd37210efca2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  82b89ee2bfb87bfb
-#   text hash     56516343aaa25be1
+#   content hash  50e8f7e195056de9
+#   text hash     23501ead5770db55
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  82b89ee2bfb87bfb
-#   text hash     2782584f34ba57be
+#   content hash  50e8f7e195056de9
+#   text hash     e1a18e49dcb8a456
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  82b89ee2bfb87bfb
-#   text hash     904f2ac5528f763d
+#   content hash  50e8f7e195056de9
+#   text hash     f349f99d49e8caf4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

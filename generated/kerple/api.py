@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2adf403c1c49cc16
-#   text hash     9c9a2bd1c86a4a29
+#   content hash  c3e1a169661e1826
+#   text hash     916d71b942d3f65e
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

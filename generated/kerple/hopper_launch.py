@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2adf403c1c49cc16
-#   text hash     35ad6410afdaf976
+#   content hash  c3e1a169661e1826
+#   text hash     cce50abd7c1b16ec
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2adf403c1c49cc16
-#   text hash     94dd856477eaccdf
+#   content hash  c3e1a169661e1826
+#   text hash     fae562cf08f1d0fc
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

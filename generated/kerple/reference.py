@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2adf403c1c49cc16
-#   text hash     617ced1ffe6b952f
+#   content hash  c3e1a169661e1826
+#   text hash     ed6c649c7bcd53ce
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

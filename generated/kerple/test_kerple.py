@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2adf403c1c49cc16
-#   text hash     3ec4d7a29f209ac3
+#   content hash  c3e1a169661e1826
+#   text hash     95f6873442d85f13
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  938abc8ace4adf32
-#   text hash     906d962dff3f2b25
+#   content hash  9f9ece903d9cdb96
+#   text hash     1e787d42de1f654b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

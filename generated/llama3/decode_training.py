@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  938abc8ace4adf32
-#   text hash     13965fd0e8c79620
+#   content hash  9f9ece903d9cdb96
+#   text hash     3418a2d9eb74142b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  938abc8ace4adf32
-#   text hash     7dde3a589caf9ea8
+#   content hash  9f9ece903d9cdb96
+#   text hash     286b2539d01d9a64
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

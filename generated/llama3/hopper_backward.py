@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  938abc8ace4adf32
-#   text hash     c53068bc9c0c40d0
+#   content hash  9f9ece903d9cdb96
+#   text hash     eddf77060ab94aab
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

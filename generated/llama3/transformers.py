@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  938abc8ace4adf32
-#   text hash     2a35ba88ffd68c2b
+#   content hash  9f9ece903d9cdb96
+#   text hash     94bae9429c24b280
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

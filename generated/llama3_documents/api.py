@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8df1ba79dd30b1b5
-#   text hash     4ce3e06f231c0353
+#   content hash  a3af55a907673541
+#   text hash     a94912045747a65a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8df1ba79dd30b1b5
-#   text hash     ff8f1b303f4a8d1e
+#   content hash  a3af55a907673541
+#   text hash     08d6a187fc4d29ea
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

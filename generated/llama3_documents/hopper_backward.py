@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8df1ba79dd30b1b5
-#   text hash     c576b8854b6709e8
+#   content hash  a3af55a907673541
+#   text hash     7a4e9970dab76043
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

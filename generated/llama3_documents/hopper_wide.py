@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8df1ba79dd30b1b5
-#   text hash     62d8f7fca92a9e5e
+#   content hash  a3af55a907673541
+#   text hash     58f1636df0c2ebcd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8df1ba79dd30b1b5
-#   text hash     015b7541ca3b3fa0
+#   content hash  a3af55a907673541
+#   text hash     319ba757469dbbb2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb0880dee87c633f
-#   text hash     3b6db30aab8cf0a4
+#   content hash  5e7587b789b7c9ca
+#   text hash     2c1b83638a5eecd6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

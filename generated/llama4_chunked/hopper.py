@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb0880dee87c633f
-#   text hash     363894090c0b34a1
+#   content hash  5e7587b789b7c9ca
+#   text hash     44eccc624eb72ed8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb0880dee87c633f
-#   text hash     2397c9fe2819b9a5
+#   content hash  5e7587b789b7c9ca
+#   text hash     0e099c8bb89cf6d3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb0880dee87c633f
-#   text hash     936f7464ab4871d4
+#   content hash  5e7587b789b7c9ca
+#   text hash     e8c8a8a3a6ec1594
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb0880dee87c633f
-#   text hash     c6e48d80b9c24d69
+#   content hash  5e7587b789b7c9ca
+#   text hash     2e8d0f78151abd00
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

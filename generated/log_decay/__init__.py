@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  750526c3e73048e4
-#   text hash     08d2986e45c4b5b7
+#   content hash  1b465854b8db7946
+#   text hash     bee902554565b558
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  750526c3e73048e4
-#   text hash     c6f2ca9de3a2324c
+#   content hash  1b465854b8db7946
+#   text hash     e1586e14f5cc326d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  750526c3e73048e4
-#   text hash     03a4d8d1a9f70308
+#   content hash  1b465854b8db7946
+#   text hash     ea23e89e329e4675
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  750526c3e73048e4
-#   text hash     2a6fe3f921e52988
+#   content hash  1b465854b8db7946
+#   text hash     9e86c5b1cd0467bb
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

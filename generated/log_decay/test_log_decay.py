@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  750526c3e73048e4
-#   text hash     e8c1d1f2a487464b
+#   content hash  1b465854b8db7946
+#   text hash     0299cfb11e13fe92
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc76aac5075de8b2
-#   text hash     ff0085160f53fc7a
+#   content hash  ae5703e9a139d5cb
+#   text hash     c49ce37829b78738
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc76aac5075de8b2
-#   text hash     288cf79b12d27635
+#   content hash  ae5703e9a139d5cb
+#   text hash     7626f5cc15ea8fc0
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

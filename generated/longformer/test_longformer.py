@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc76aac5075de8b2
-#   text hash     d49eb14a9d2f2b9f
+#   content hash  ae5703e9a139d5cb
+#   text hash     8cabc4c4c716d1ae
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc76aac5075de8b2
-#   text hash     b33e6979f8674428
+#   content hash  ae5703e9a139d5cb
+#   text hash     8b1378464b5e034a
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5b3c5a1db2d34c94
-#   text hash     e314723a95a0d6d5
+#   content hash  83568465f863f135
+#   text hash     f9a4791c4311b1fd
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5b3c5a1db2d34c94
-#   text hash     d15d8e44727f2f73
+#   content hash  83568465f863f135
+#   text hash     1d9ca4e69253092a
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

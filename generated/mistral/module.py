@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5b3c5a1db2d34c94
-#   text hash     fee65a93d068fc3e
+#   content hash  83568465f863f135
+#   text hash     b32a3e1e53f84298
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5b3c5a1db2d34c94
-#   text hash     92b22b704fe3d0d6
+#   content hash  83568465f863f135
+#   text hash     f916cf38edb1ba09
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5b3c5a1db2d34c94
-#   text hash     701bef2dd2b197c0
+#   content hash  83568465f863f135
+#   text hash     13cf983e3b022e55
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5785973740e4ec
-#   text hash     799fdf92414cc8df
+#   content hash  2f38a1d5c5f8d644
+#   text hash     5a872d7d9df6033e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

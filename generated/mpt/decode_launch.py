@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5785973740e4ec
-#   text hash     8ea005f639bf5ba4
+#   content hash  2f38a1d5c5f8d644
+#   text hash     ff4fd6894d380222
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

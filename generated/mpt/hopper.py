@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5785973740e4ec
-#   text hash     8f683760abc5830f
+#   content hash  2f38a1d5c5f8d644
+#   text hash     6e693a4738ba843b
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

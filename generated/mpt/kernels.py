@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5785973740e4ec
-#   text hash     083861ef7c3f0a78
+#   content hash  2f38a1d5c5f8d644
+#   text hash     05911dde072669f9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5785973740e4ec
-#   text hash     af68731af06cc288
+#   content hash  2f38a1d5c5f8d644
+#   text hash     423e3d6701a6395a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

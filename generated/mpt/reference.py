@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5785973740e4ec
-#   text hash     5a056cdd9c55b2d9
+#   content hash  2f38a1d5c5f8d644
+#   text hash     b92deb1695e607c0
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

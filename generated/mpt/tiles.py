@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5785973740e4ec
-#   text hash     dad8e33230dc7d24
+#   content hash  2f38a1d5c5f8d644
+#   text hash     3ac890c4728e4402
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

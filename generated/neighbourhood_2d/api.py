@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32f2bc3a2fed12fb
-#   text hash     c07b32c89cd43267
+#   content hash  ad01bb6851ccbb66
+#   text hash     4be17a562cad3a33
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

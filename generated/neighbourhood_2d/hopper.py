@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32f2bc3a2fed12fb
-#   text hash     7006eadf4bb71d93
+#   content hash  ad01bb6851ccbb66
+#   text hash     386551142df4303c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32f2bc3a2fed12fb
-#   text hash     379790f2e10c8002
+#   content hash  ad01bb6851ccbb66
+#   text hash     68ff445cde00a565
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32f2bc3a2fed12fb
-#   text hash     7b9c785cc6320115
+#   content hash  ad01bb6851ccbb66
+#   text hash     c3d032453a324896
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

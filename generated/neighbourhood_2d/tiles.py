@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32f2bc3a2fed12fb
-#   text hash     d7a8e8aee5024e6d
+#   content hash  ad01bb6851ccbb66
+#   text hash     5794c34b56d59918
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35400a7c1802966
-#   text hash     e874e8e2775a614e
+#   content hash  c767b7dafcf1a7cd
+#   text hash     54a758f29644e2aa
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35400a7c1802966
-#   text hash     79bdbd14c4abf8ba
+#   content hash  c767b7dafcf1a7cd
+#   text hash     c747af58b5147922
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

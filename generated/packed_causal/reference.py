@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35400a7c1802966
-#   text hash     3734fc3b4c583571
+#   content hash  c767b7dafcf1a7cd
+#   text hash     90fb1c4e85d9994e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35400a7c1802966
-#   text hash     39c8df759009820a
+#   content hash  c767b7dafcf1a7cd
+#   text hash     4ef3fe30c3fb00f6
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

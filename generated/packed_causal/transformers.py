@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35400a7c1802966
-#   text hash     5e8a8dbcb3de6997
+#   content hash  c767b7dafcf1a7cd
+#   text hash     26bd0f9180eaf4e8
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

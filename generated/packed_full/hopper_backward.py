@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f494500bf5c86fad
-#   text hash     be4a75d88548f655
+#   content hash  5bbef10c677f7669
+#   text hash     6a120a985e1fa6cc
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f494500bf5c86fad
-#   text hash     61e2e2cf770b3ba6
+#   content hash  5bbef10c677f7669
+#   text hash     d339c5889ba8ec09
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

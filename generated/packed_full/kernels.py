@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f494500bf5c86fad
-#   text hash     4182c8359dc2c783
+#   content hash  5bbef10c677f7669
+#   text hash     41cbbe0454cb830d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f494500bf5c86fad
-#   text hash     4e637a301bdbd52e
+#   content hash  5bbef10c677f7669
+#   text hash     cc727aee62cbd960
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

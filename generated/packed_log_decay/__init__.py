@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  101318e54138e6b6
-#   text hash     3f829c6068cef94e
+#   content hash  5e37c6d809036dfc
+#   text hash     169495f6f694ae23
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  101318e54138e6b6
-#   text hash     d8f4f8a57d91fee2
+#   content hash  5e37c6d809036dfc
+#   text hash     6607636b6e1fe24b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

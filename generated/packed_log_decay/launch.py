@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  101318e54138e6b6
-#   text hash     222d159917a4033e
+#   content hash  5e37c6d809036dfc
+#   text hash     f2b0016e3114ff82
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

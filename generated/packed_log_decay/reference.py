@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  101318e54138e6b6
-#   text hash     f62f8727672e95c6
+#   content hash  5e37c6d809036dfc
+#   text hash     b7c56b3964951a32
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

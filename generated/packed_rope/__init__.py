@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5710e5a51d07680c
-#   text hash     7ea92ba50fdc527c
+#   content hash  d7cb64d66ec14016
+#   text hash     4fec8fdc03775417
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5710e5a51d07680c
-#   text hash     79ab42f656b9fe3d
+#   content hash  d7cb64d66ec14016
+#   text hash     fba38b6ae564ab9c
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5710e5a51d07680c
-#   text hash     3f346a6f20363a51
+#   content hash  d7cb64d66ec14016
+#   text hash     f05587af5bc34175
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

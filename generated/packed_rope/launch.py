@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5710e5a51d07680c
-#   text hash     4cde6f2b4e6a3777
+#   content hash  d7cb64d66ec14016
+#   text hash     49f32209e8a46bd2
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5710e5a51d07680c
-#   text hash     aef32e1bcfb3b9fd
+#   content hash  d7cb64d66ec14016
+#   text hash     bf40e38ee8469661
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

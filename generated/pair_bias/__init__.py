@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2cdda4ca06bc69b8
-#   text hash     cd713f3bc744a75b
+#   content hash  2b50b40eb5dd39b1
+#   text hash     06ba873334f70087
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

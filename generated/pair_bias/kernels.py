@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2cdda4ca06bc69b8
-#   text hash     ca70416964c84b3b
+#   content hash  2b50b40eb5dd39b1
+#   text hash     459bbd01f540ed4a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

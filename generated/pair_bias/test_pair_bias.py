@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2cdda4ca06bc69b8
-#   text hash     8d46f01a57e716db
+#   content hash  2b50b40eb5dd39b1
+#   text hash     5de3a600fb66a7d1
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

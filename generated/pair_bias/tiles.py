@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2cdda4ca06bc69b8
-#   text hash     dae235a0ebd29ea2
+#   content hash  2b50b40eb5dd39b1
+#   text hash     e61d0399754858fc
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

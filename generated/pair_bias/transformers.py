@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2cdda4ca06bc69b8
-#   text hash     8d806623a5bc1a10
+#   content hash  2b50b40eb5dd39b1
+#   text hash     9ee0bc3f8ba6c96c
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11e6a479c1c908f8
-#   text hash     60492ac4dee92dcc
+#   content hash  f42e8da334bddd09
+#   text hash     c44e509b20ac7999
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11e6a479c1c908f8
-#   text hash     67fc21e3761c4a3b
+#   content hash  f42e8da334bddd09
+#   text hash     0b7912c95b2cd2d7
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11e6a479c1c908f8
-#   text hash     5e83c1efde5526f3
+#   content hash  f42e8da334bddd09
+#   text hash     101906d5ec3157cd
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11e6a479c1c908f8
-#   text hash     d9f691aaf6d8b661
+#   content hash  f42e8da334bddd09
+#   text hash     1442b907c5ef93db
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11e6a479c1c908f8
-#   text hash     4385f22154ad0f9c
+#   content hash  f42e8da334bddd09
+#   text hash     524018ed61a39dfa
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

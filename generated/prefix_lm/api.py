@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9d47a79c168c4ed
-#   text hash     76361452f567643d
+#   content hash  e4b256e1a59aa36c
+#   text hash     6ebbb581594b7394
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

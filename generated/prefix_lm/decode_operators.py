@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9d47a79c168c4ed
-#   text hash     2cbde45a22430427
+#   content hash  e4b256e1a59aa36c
+#   text hash     914dfe4f50c524d6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

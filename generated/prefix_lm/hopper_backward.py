@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9d47a79c168c4ed
-#   text hash     8517fa557ee59b33
+#   content hash  e4b256e1a59aa36c
+#   text hash     ceeae52b6803e4f4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9d47a79c168c4ed
-#   text hash     c7fb54bff2bc0c89
+#   content hash  e4b256e1a59aa36c
+#   text hash     152be01e6dd5d19d
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9d47a79c168c4ed
-#   text hash     06f991ecbc8824da
+#   content hash  e4b256e1a59aa36c
+#   text hash     2daf9b92750068b9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  283522ac4cf1c354
-#   text hash     e55c0c0e11fd105c
+#   content hash  c44013d68673f2b0
+#   text hash     9f6a8bb63a1c9764
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

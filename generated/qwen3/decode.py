@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  283522ac4cf1c354
-#   text hash     4888859c49fb86f4
+#   content hash  c44013d68673f2b0
+#   text hash     13cda8f1afa9cda6
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

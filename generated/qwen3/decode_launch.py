@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  283522ac4cf1c354
-#   text hash     5c540a7ad732d3e3
+#   content hash  c44013d68673f2b0
+#   text hash     c87d56abf69aadcb
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  283522ac4cf1c354
-#   text hash     acf27084004e9866
+#   content hash  c44013d68673f2b0
+#   text hash     df434912c7a5a82d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

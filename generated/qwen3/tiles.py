@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  283522ac4cf1c354
-#   text hash     aff33a4cfe029454
+#   content hash  c44013d68673f2b0
+#   text hash     22147d471c114ecd
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07046a0a1bc7d056
-#   text hash     e0921f79ab3fb100
+#   content hash  2a431f7e2efdc9fa
+#   text hash     94b0d54ba6b695b1
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

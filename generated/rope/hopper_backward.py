@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07046a0a1bc7d056
-#   text hash     a63f7e7bfd420c20
+#   content hash  2a431f7e2efdc9fa
+#   text hash     50e104558e28578b
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

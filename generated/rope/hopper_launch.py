@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07046a0a1bc7d056
-#   text hash     853eb297296451d0
+#   content hash  2a431f7e2efdc9fa
+#   text hash     92df488854136224
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

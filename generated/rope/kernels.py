@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07046a0a1bc7d056
-#   text hash     6866f0ea7c49fbaa
+#   content hash  2a431f7e2efdc9fa
+#   text hash     a3ced3eb7bbd408d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07046a0a1bc7d056
-#   text hash     af6b1c37048fd815
+#   content hash  2a431f7e2efdc9fa
+#   text hash     9db93330ee063b6b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  07046a0a1bc7d056
-#   text hash     dd0ea02508454a1e
+#   content hash  2a431f7e2efdc9fa
+#   text hash     4e02996a2fb5e608
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

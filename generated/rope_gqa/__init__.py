@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b61eaf9e2576f5c
-#   text hash     1097bf3ab3d17ccf
+#   content hash  b2a56aefb722c065
+#   text hash     e2b87afcbdd8d793
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b61eaf9e2576f5c
-#   text hash     7da7c2602c40a7f3
+#   content hash  b2a56aefb722c065
+#   text hash     8ecb88a0b8293cc6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

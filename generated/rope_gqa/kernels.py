@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b61eaf9e2576f5c
-#   text hash     9751d12f173fb962
+#   content hash  b2a56aefb722c065
+#   text hash     5491e415c1e2c294
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b61eaf9e2576f5c
-#   text hash     62b31cbf1f8d6de5
+#   content hash  b2a56aefb722c065
+#   text hash     6fb22ff5342a273e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b61eaf9e2576f5c
-#   text hash     3a9938a3dc5bd9a2
+#   content hash  b2a56aefb722c065
+#   text hash     94a2427682c45e3e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b489d05fa084737
-#   text hash     f0006ba6d769382e
+#   content hash  93715980132fe006
+#   text hash     ba2c03d32c5363ac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

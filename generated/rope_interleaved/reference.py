@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b489d05fa084737
-#   text hash     cb44f0bab407a65f
+#   content hash  93715980132fe006
+#   text hash     4e045ed6857f31f1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

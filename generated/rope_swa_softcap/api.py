@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bec95c8400622bee
-#   text hash     3e5cf033f07ed5e3
+#   content hash  0510d9d0bd944c80
+#   text hash     4ce90d53973426bc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bec95c8400622bee
-#   text hash     f5c308e8aab2bbbe
+#   content hash  0510d9d0bd944c80
+#   text hash     0147095a7f5d839e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bec95c8400622bee
-#   text hash     7eac9d56eb50d9e9
+#   content hash  0510d9d0bd944c80
+#   text hash     83039dc2f454181a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

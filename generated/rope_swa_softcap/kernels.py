@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bec95c8400622bee
-#   text hash     1219cfb8aedfb5a7
+#   content hash  0510d9d0bd944c80
+#   text hash     6581a0d21742ee38
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

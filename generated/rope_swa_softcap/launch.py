@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bec95c8400622bee
-#   text hash     e927d707904b0770
+#   content hash  0510d9d0bd944c80
+#   text hash     879573f52834fea3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2db010ade5af3f36
-#   text hash     364d84dc17568e64
+#   content hash  772ae4f7ddf1b7d9
+#   text hash     de8d603fbb5aa79a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2db010ade5af3f36
-#   text hash     d9bf849df5e0e2ef
+#   content hash  772ae4f7ddf1b7d9
+#   text hash     83027e6e8d4a49f1
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2db010ade5af3f36
-#   text hash     0a6039f1922255a7
+#   content hash  772ae4f7ddf1b7d9
+#   text hash     3f6f63ffe53d373f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2db010ade5af3f36
-#   text hash     c6f42000a4f216a7
+#   content hash  772ae4f7ddf1b7d9
+#   text hash     902df4c28edb6b91
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

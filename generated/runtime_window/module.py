@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2db010ade5af3f36
-#   text hash     a0438581770159d7
+#   content hash  772ae4f7ddf1b7d9
+#   text hash     7e6b049ebcc80c44
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

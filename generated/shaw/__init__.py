@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  44aaa29174ae7d18
-#   text hash     0494d7bee90c20db
+#   content hash  4391cb096c6f6914
+#   text hash     58ec41830868ff55
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  44aaa29174ae7d18
-#   text hash     e2cf6cf33364468c
+#   content hash  4391cb096c6f6914
+#   text hash     fdae5c5a55c204d2
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

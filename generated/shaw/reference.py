@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  44aaa29174ae7d18
-#   text hash     cf744c994ea24ee0
+#   content hash  4391cb096c6f6914
+#   text hash     b2ca3ff79d5b97b2
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

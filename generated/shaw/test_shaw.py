@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  44aaa29174ae7d18
-#   text hash     7db6a26bc059ba0c
+#   content hash  4391cb096c6f6914
+#   text hash     bd477940d75fd4c6
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  44aaa29174ae7d18
-#   text hash     86a765d28c116fa4
+#   content hash  4391cb096c6f6914
+#   text hash     c7fbdad53914da9a
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

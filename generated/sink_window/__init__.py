@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ae52c34eb3aea06
-#   text hash     c743eecc29ff0869
+#   content hash  5eda79bdb72694cb
+#   text hash     e13bdbc67d362325
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

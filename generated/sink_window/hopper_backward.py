@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ae52c34eb3aea06
-#   text hash     beaccee95ede02a4
+#   content hash  5eda79bdb72694cb
+#   text hash     07084a96bd2e2999
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

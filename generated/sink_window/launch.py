@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ae52c34eb3aea06
-#   text hash     4e909387470bed57
+#   content hash  5eda79bdb72694cb
+#   text hash     004aa14cc2031204
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

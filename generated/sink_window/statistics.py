@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ae52c34eb3aea06
-#   text hash     b6f872a28cb9e894
+#   content hash  5eda79bdb72694cb
+#   text hash     c2c2c4d36a407baf
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ae52c34eb3aea06
-#   text hash     4a6407340ff1c3bf
+#   content hash  5eda79bdb72694cb
+#   text hash     9dc7f12bd8b6f4f9
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

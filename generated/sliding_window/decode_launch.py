@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b6c5f2cfe6f2d8b
-#   text hash     d4798582e848b194
+#   content hash  fb1f3dc59594a6f3
+#   text hash     76042716523555a9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b6c5f2cfe6f2d8b
-#   text hash     e9f109c205855a4e
+#   content hash  fb1f3dc59594a6f3
+#   text hash     f3ec2a59d8052d69
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b6c5f2cfe6f2d8b
-#   text hash     f039c05e9ca1b5e4
+#   content hash  fb1f3dc59594a6f3
+#   text hash     fb8c159e68d20ee2
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b6c5f2cfe6f2d8b
-#   text hash     34dee96ff1257d82
+#   content hash  fb1f3dc59594a6f3
+#   text hash     8eb79cfae408087f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b6c5f2cfe6f2d8b
-#   text hash     a3590dfce290f9e0
+#   content hash  fb1f3dc59594a6f3
+#   text hash     6c750ddce1bc85e8
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9db9173d7adde7e2
-#   text hash     d859a791f7ad3e80
+#   content hash  f2bd5ae059950701
+#   text hash     7cac34f4e06b1393
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

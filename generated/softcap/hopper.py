@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9db9173d7adde7e2
-#   text hash     dda822a07875bf88
+#   content hash  f2bd5ae059950701
+#   text hash     94222c399f8ace09
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9db9173d7adde7e2
-#   text hash     a316b39f0bcdee3a
+#   content hash  f2bd5ae059950701
+#   text hash     335922fcb23e6d35
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9db9173d7adde7e2
-#   text hash     c57d8f0eb18a9619
+#   content hash  f2bd5ae059950701
+#   text hash     3eed559c89f397d2
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

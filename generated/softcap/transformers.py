@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9db9173d7adde7e2
-#   text hash     7a6d0835beaf2afa
+#   content hash  f2bd5ae059950701
+#   text hash     90c7683d94799577
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

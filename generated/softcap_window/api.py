@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c916efd23dbc4227
-#   text hash     ed5d802fcf934f6f
+#   content hash  20279fab629c9921
+#   text hash     a12affbf32370aec
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c916efd23dbc4227
-#   text hash     addf62ee9bbd5f0e
+#   content hash  20279fab629c9921
+#   text hash     843cd2f0d835b145
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

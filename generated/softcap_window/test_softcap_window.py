@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c916efd23dbc4227
-#   text hash     1b9ac3dd21336a2b
+#   content hash  20279fab629c9921
+#   text hash     f07820370b438161
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

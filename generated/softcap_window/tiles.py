@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c916efd23dbc4227
-#   text hash     34b743905179c688
+#   content hash  20279fab629c9921
+#   text hash     9564283e68527314
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c916efd23dbc4227
-#   text hash     2a306ca3e8d104c7
+#   content hash  20279fab629c9921
+#   text hash     f29c9470eff236c0
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

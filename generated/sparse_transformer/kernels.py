@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e11c3643618ec3d0
-#   text hash     c6005a82a0223b73
+#   content hash  bf3950a4954ba794
+#   text hash     90dbad46516e8ba4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e11c3643618ec3d0
-#   text hash     a3eaba6895162875
+#   content hash  bf3950a4954ba794
+#   text hash     b0bb670db54e2ded
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

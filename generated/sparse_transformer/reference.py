@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e11c3643618ec3d0
-#   text hash     47f5ec914ad397e3
+#   content hash  bf3950a4954ba794
+#   text hash     11b2bdd414c030ac
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e11c3643618ec3d0
-#   text hash     c8fc8531296a37d6
+#   content hash  bf3950a4954ba794
+#   text hash     7aba4126f46071f3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e3a57d412134e604
-#   text hash     bfc77565eb7013bb
+#   content hash  b7611a617c5b07b1
+#   text hash     b7ff334bb97d3601
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e3a57d412134e604
-#   text hash     15a96287c2de26bb
+#   content hash  b7611a617c5b07b1
+#   text hash     f20ccdf3ae82364c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

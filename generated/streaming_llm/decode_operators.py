@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e3a57d412134e604
-#   text hash     08c644fbd8e44487
+#   content hash  b7611a617c5b07b1
+#   text hash     e68dab8201f574de
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e3a57d412134e604
-#   text hash     00a44a61a1daec13
+#   content hash  b7611a617c5b07b1
+#   text hash     27e6eef966e66fa8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d767548a30f535df
-#   text hash     99f6fbdf9fbfd7f5
+#   content hash  679a003d3eb85a48
+#   text hash     a465dd6177d249d2
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d767548a30f535df
-#   text hash     e26df0cd5ec05e43
+#   content hash  679a003d3eb85a48
+#   text hash     af30fc2793e21455
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

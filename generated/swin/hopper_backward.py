@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d767548a30f535df
-#   text hash     6b5a8a91008a0da1
+#   content hash  679a003d3eb85a48
+#   text hash     787999213506ef4a
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

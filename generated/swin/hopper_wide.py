@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d767548a30f535df
-#   text hash     93a91505c8c420c7
+#   content hash  679a003d3eb85a48
+#   text hash     55fa701a5d020fb6
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

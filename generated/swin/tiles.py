@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d767548a30f535df
-#   text hash     289154ac3c4c7835
+#   content hash  679a003d3eb85a48
+#   text hash     28779a959077c756
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

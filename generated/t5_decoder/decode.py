@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4636630c0ea70e43
-#   text hash     9d854d8a8db842bf
+#   content hash  e36ea417a8293c3a
+#   text hash     ae547704b831e260
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4636630c0ea70e43
-#   text hash     1f6a55be3e48bbd2
+#   content hash  e36ea417a8293c3a
+#   text hash     6cc9853f1471bdb0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

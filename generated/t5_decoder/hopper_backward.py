@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4636630c0ea70e43
-#   text hash     5cded13d96403ea8
+#   content hash  e36ea417a8293c3a
+#   text hash     28e725fbf40dcd57
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4636630c0ea70e43
-#   text hash     13b41bf0e3862773
+#   content hash  e36ea417a8293c3a
+#   text hash     69e45df6ebced23b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

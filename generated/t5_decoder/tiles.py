@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4636630c0ea70e43
-#   text hash     e7fedff5fb3c02b1
+#   content hash  e36ea417a8293c3a
+#   text hash     0f8e0a49666b2b18
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

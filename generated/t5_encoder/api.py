@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e0aaeded15ba0454
-#   text hash     ace47f671a841dbe
+#   content hash  0e679217ca51bb66
+#   text hash     b3db350b0c909032
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

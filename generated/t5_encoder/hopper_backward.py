@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e0aaeded15ba0454
-#   text hash     6e80391dd7c5461b
+#   content hash  0e679217ca51bb66
+#   text hash     b97cd1f91711b708
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e0aaeded15ba0454
-#   text hash     b1f7285e58e9bdd1
+#   content hash  0e679217ca51bb66
+#   text hash     94b8ef9c641ac96d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e0aaeded15ba0454
-#   text hash     9c95086e10669f6d
+#   content hash  0e679217ca51bb66
+#   text hash     f3b12de2707ed8d8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

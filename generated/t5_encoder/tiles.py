@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e0aaeded15ba0454
-#   text hash     8aeb8767fe321cc7
+#   content hash  0e679217ca51bb66
+#   text hash     e61a0a3c0b727637
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d679604e9f5e90be
-#   text hash     6ad1d6d206232f6d
+#   content hash  243c75ea34c8861d
+#   text hash     6e41bd8a178c1d00
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d679604e9f5e90be
-#   text hash     db7820e4c6831ab1
+#   content hash  243c75ea34c8861d
+#   text hash     7b06b4fe07fd5290
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

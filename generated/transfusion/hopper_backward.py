@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d679604e9f5e90be
-#   text hash     ee9d48f41295df91
+#   content hash  243c75ea34c8861d
+#   text hash     6a00dfb57204fac6
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

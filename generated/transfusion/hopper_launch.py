@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d679604e9f5e90be
-#   text hash     fdd320916d529b8d
+#   content hash  243c75ea34c8861d
+#   text hash     2b5214b50d7f1697
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

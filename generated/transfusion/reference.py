@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d679604e9f5e90be
-#   text hash     074ec7ff0817c39d
+#   content hash  243c75ea34c8861d
+#   text hash     8205f6de14931e20
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cd9eb412c92722d9
-#   text hash     08d134a747e874c1
+#   content hash  83989747978f9c42
+#   text hash     6b35fa1a5cb461a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

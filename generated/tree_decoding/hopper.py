@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cd9eb412c92722d9
-#   text hash     6d845f9675dd74c4
+#   content hash  83989747978f9c42
+#   text hash     a69ad45fe4d741db
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cd9eb412c92722d9
-#   text hash     a82f1a6199cb3968
+#   content hash  83989747978f9c42
+#   text hash     48cc31ba88f6e8c0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cd9eb412c92722d9
-#   text hash     a4c91ca2d17cb3fc
+#   content hash  83989747978f9c42
+#   text hash     696c5909b876b9c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

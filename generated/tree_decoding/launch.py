@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cd9eb412c92722d9
-#   text hash     8ede6c4c78b23d7b
+#   content hash  83989747978f9c42
+#   text hash     3c464655cff5ca3c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...expressions.functions import FUNCTIONS
-from .. import reach
 from ..access import Access
 from ..analysis import analyse
 from ..parameters import Function, Kernel, jitted
@@ -36,14 +35,16 @@ class Hopper:
         """The forward pass, worked out for those who print it."""
         return Forward(self.shared).kernel
 
-    @property
-    def balance(self) -> list[str]:
-        """What a launch of the forward pass tells of tiles of queries: which of them have as much to do as others."""
+    def balance(self, *, far: bool) -> list[str]:
+        """What a launch of the forward pass tells of tiles of queries: which of them have as much to do as others.
+
+        `far`: whether a launch knows how far queries see.
+        """
         analysis = self.shared.analysis
         if analysis.storage.cut:
             return []
         if analysis.keys.left:
-            return ["reach=cache.reach"] if reach.build(self.shared.spec).known else []
+            return ["reach=cache.reach"] if far else []
         return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"']
 
     @cached_property

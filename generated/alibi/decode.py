@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  73f1c432b2c9ba70
-#   text hash     4e89d5b2e2a4ccb2
+#   content hash  2d9cb0995b434efc
+#   text hash     e3ca87d9e0c8bdb4
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

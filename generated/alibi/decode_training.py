@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  73f1c432b2c9ba70
-#   text hash     251d49a8f64aaf6f
+#   content hash  2d9cb0995b434efc
+#   text hash     dc43a0a445be0f65
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

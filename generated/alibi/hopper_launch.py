@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  73f1c432b2c9ba70
-#   text hash     03573d042c04562d
+#   content hash  2d9cb0995b434efc
+#   text hash     60b386129fe22aed
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  73f1c432b2c9ba70
-#   text hash     ce692e2e1c7407a9
+#   content hash  2d9cb0995b434efc
+#   text hash     869dc2575051c984
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

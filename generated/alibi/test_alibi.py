@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  73f1c432b2c9ba70
-#   text hash     5da0cbe8b90a7340
+#   content hash  2d9cb0995b434efc
+#   text hash     2bb415355bb034a7
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

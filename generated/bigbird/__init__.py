@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  df5d9d60098bba61
-#   text hash     d0822a5cc5ec590a
+#   content hash  285459a67bd06854
+#   text hash     1734b5b4785c494e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

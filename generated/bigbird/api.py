@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  df5d9d60098bba61
-#   text hash     643395c49f95399a
+#   content hash  285459a67bd06854
+#   text hash     1f65fdf529320cb1
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

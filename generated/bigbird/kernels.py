@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  df5d9d60098bba61
-#   text hash     32a2995e82c71983
+#   content hash  285459a67bd06854
+#   text hash     a452a6aac317e70e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -416,7 +416,6 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_M, BLOCK_N]
         in_block_mask_qk = load_pairs(
             in_block_mask_base,
@@ -427,6 +426,7 @@ def attend(
             in_block_mask_stride_key,
             tl.cdiv(k_len, 64),
         ).to(tl.int1)
+        keep = (k_pos < k_len)[None, :]
         keep &= (
             (tl.abs(floor_div(q_pos[:, None], 64) - k_pos[None, :] // 64) <= 1)
             | (q_pos[:, None] < 128)
@@ -553,7 +553,6 @@ def accumulate_dkdv(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
-        keep = (row < q_len)[None, :]
         # [BLOCK_N, BLOCK_M]
         in_block_mask_qk = load_pairs(
             in_block_mask_base,
@@ -564,6 +563,7 @@ def accumulate_dkdv(
             in_block_mask_stride_query,
             tl.cdiv(q_len, 64),
         ).to(tl.int1)
+        keep = (row < q_len)[None, :]
         keep &= (
             (tl.abs(floor_div(q_pos[None, :], 64) - k_pos[:, None] // 64) <= 1)
             | (q_pos[None, :] < 128)
@@ -683,7 +683,6 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_M, BLOCK_N]
         in_block_mask_qk = load_pairs(
             in_block_mask_base,
@@ -694,6 +693,7 @@ def accumulate_dq(
             in_block_mask_stride_key,
             tl.cdiv(k_len, 64),
         ).to(tl.int1)
+        keep = (k_pos < k_len)[None, :]
         keep &= (
             (tl.abs(floor_div(q_pos[:, None], 64) - k_pos[None, :] // 64) <= 1)
             | (q_pos[:, None] < 128)

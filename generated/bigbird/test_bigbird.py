@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  df5d9d60098bba61
-#   text hash     6a257f28c1970b4b
+#   content hash  285459a67bd06854
+#   text hash     a9c343e8cd63a93b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

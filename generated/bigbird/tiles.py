@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  df5d9d60098bba61
-#   text hash     2eda3d1ce08cf8d9
+#   content hash  285459a67bd06854
+#   text hash     ba619d92de4f2664
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

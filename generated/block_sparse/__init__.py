@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3918241bbac2cb16
-#   text hash     83daf4c129d58e91
+#   content hash  5a4b0e19d09abe76
+#   text hash     827ba3d6731e29d3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

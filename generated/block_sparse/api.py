@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3918241bbac2cb16
-#   text hash     3598cb22df69f580
+#   content hash  5a4b0e19d09abe76
+#   text hash     522b72541db01ad1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

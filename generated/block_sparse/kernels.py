@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3918241bbac2cb16
-#   text hash     bdfdc8d8d122386b
+#   content hash  5a4b0e19d09abe76
+#   text hash     1143e39d8e38e100
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 
@@ -385,7 +385,6 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_M, BLOCK_N]
         in_block_mask_qk = load_pairs(
             in_block_mask_base,
@@ -396,6 +395,7 @@ def attend(
             in_block_mask_stride_key,
             tl.cdiv(k_len, 64),
         ).to(tl.int1)
+        keep = (k_pos < k_len)[None, :]
         keep &= in_block_mask_qk  # block_sparse
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
@@ -514,7 +514,6 @@ def accumulate_dkdv(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
-        keep = (row < q_len)[None, :]
         # [BLOCK_N, BLOCK_M]
         in_block_mask_qk = load_pairs(
             in_block_mask_base,
@@ -525,6 +524,7 @@ def accumulate_dkdv(
             in_block_mask_stride_query,
             tl.cdiv(q_len, 64),
         ).to(tl.int1)
+        keep = (row < q_len)[None, :]
         keep &= in_block_mask_qk  # block_sparse
         p = tl.where(keep, p, 0.0)
     if MAKES != "dk":
@@ -637,7 +637,6 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_M, BLOCK_N]
         in_block_mask_qk = load_pairs(
             in_block_mask_base,
@@ -648,6 +647,7 @@ def accumulate_dq(
             in_block_mask_stride_key,
             tl.cdiv(k_len, 64),
         ).to(tl.int1)
+        keep = (k_pos < k_len)[None, :]
         keep &= in_block_mask_qk  # block_sparse
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3918241bbac2cb16
-#   text hash     50b87df990649876
+#   content hash  5a4b0e19d09abe76
+#   text hash     179a71fe42fdd4ba
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

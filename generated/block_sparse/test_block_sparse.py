@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3918241bbac2cb16
-#   text hash     083ae6a34d6f6c83
+#   content hash  5a4b0e19d09abe76
+#   text hash     4d8a3007ae22f0cc
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

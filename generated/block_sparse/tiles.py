@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3918241bbac2cb16
-#   text hash     884a97a25d721aa7
+#   content hash  5a4b0e19d09abe76
+#   text hash     7f4c788d477f7642
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

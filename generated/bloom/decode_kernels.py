@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d343ba0b8ece7c9
-#   text hash     117676a19228634c
+#   content hash  c9d59f9e7572ba3c
+#   text hash     6e899c1bb408e389
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d343ba0b8ece7c9
-#   text hash     37eaa871fbc16a21
+#   content hash  c9d59f9e7572ba3c
+#   text hash     495ae63296c9fd27
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -162,8 +162,8 @@ def accumulate(
     score = score - in_slopes * tl.abs(q_at - k_at)
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)

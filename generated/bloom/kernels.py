@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d343ba0b8ece7c9
-#   text hash     6739c6d0a9d2bf53
+#   content hash  c9d59f9e7572ba3c
+#   text hash     44dcd1b291417ad2
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 
@@ -290,8 +290,7 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
@@ -491,8 +490,7 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     if in_slopes_sum_ptr is not None:

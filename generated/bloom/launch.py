@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d343ba0b8ece7c9
-#   text hash     561cdc26cf08aa77
+#   content hash  c9d59f9e7572ba3c
+#   text hash     f14e5441391e831e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

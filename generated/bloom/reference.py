@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d343ba0b8ece7c9
-#   text hash     0ae37497b5edb8d9
+#   content hash  c9d59f9e7572ba3c
+#   text hash     15070498f5decaaa
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

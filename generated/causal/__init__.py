@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50e34acf7bf2c584
-#   text hash     b59a31b2e0d3e94e
+#   content hash  5a278b0cca140053
+#   text hash     eaf2404911235e1c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

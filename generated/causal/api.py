@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50e34acf7bf2c584
-#   text hash     81dc28ac9b6d94b3
+#   content hash  5a278b0cca140053
+#   text hash     9c8ce6315e41f6ed
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50e34acf7bf2c584
-#   text hash     389b58c0534f9ed0
+#   content hash  5a278b0cca140053
+#   text hash     8c9766bd60802355
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

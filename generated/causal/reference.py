@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50e34acf7bf2c584
-#   text hash     7a14d4bcda13fa2b
+#   content hash  5a278b0cca140053
+#   text hash     34394a7b80f31a32
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50e34acf7bf2c584
-#   text hash     a575153da46a31e7
+#   content hash  5a278b0cca140053
+#   text hash     3bac98dbcd77d57c
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

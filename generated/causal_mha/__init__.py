@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ee08759f7c4ba14a
-#   text hash     2c14f2f1de91eddc
+#   content hash  1e4c7e2d74dfc57d
+#   text hash     a7fbc183b3b4405e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

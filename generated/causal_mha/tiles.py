@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ee08759f7c4ba14a
-#   text hash     10d00d2ce9802e6a
+#   content hash  1e4c7e2d74dfc57d
+#   text hash     c193962ff701375c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ee08759f7c4ba14a
-#   text hash     59b7e3bc1ca5070d
+#   content hash  1e4c7e2d74dfc57d
+#   text hash     de0cb508a58dcdf5
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2160fb31e3f0d49
-#   text hash     f885d3ce747c458a
+#   content hash  da19e08d73e922f3
+#   text hash     deeac18429fc1f27
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

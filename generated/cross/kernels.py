@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2160fb31e3f0d49
-#   text hash     705f901b2f032556
+#   content hash  da19e08d73e922f3
+#   text hash     b8f94a39049918a3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2160fb31e3f0d49
-#   text hash     0dc8f83ba9f79906
+#   content hash  da19e08d73e922f3
+#   text hash     a4389dcaecd7504d
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

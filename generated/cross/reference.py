@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2160fb31e3f0d49
-#   text hash     64687f15792ba2a5
+#   content hash  da19e08d73e922f3
+#   text hash     c6a49f4ab99b66fc
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2160fb31e3f0d49
-#   text hash     247e42a568a221b3
+#   content hash  da19e08d73e922f3
+#   text hash     c4549006264b6906
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e2160fb31e3f0d49
-#   text hash     0d025d136e32fc1e
+#   content hash  da19e08d73e922f3
+#   text hash     24c3b6c5583b3a35
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

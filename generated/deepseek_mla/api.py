@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  55ed7674cbe581eb
-#   text hash     e680ba4c9bc3eac0
+#   content hash  a797bac37711b3c6
+#   text hash     5d6f9a7290f7f27d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  55ed7674cbe581eb
-#   text hash     799496ff55147e4a
+#   content hash  a797bac37711b3c6
+#   text hash     61469089d084fd7c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

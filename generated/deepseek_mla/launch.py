@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  55ed7674cbe581eb
-#   text hash     19367668b35e77a9
+#   content hash  a797bac37711b3c6
+#   text hash     75da7ff8a6554adf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

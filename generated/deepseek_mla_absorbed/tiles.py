@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3fb1592694265ba4
-#   text hash     47b219a7b5b89f14
+#   content hash  7d5d15fe0d128653
+#   text hash     e3ce74d037892bc6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  524f043379f2e888
-#   text hash     34c2ce921996fcbb
+#   content hash  24bcda74c952b394
+#   text hash     47ffd3424f650415
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -110,7 +110,7 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  524f043379f2e888
-#   text hash     8eecc1e51ec7bfc3
+#   content hash  24bcda74c952b394
+#   text hash     40239d3d081d6d5e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  524f043379f2e888
-#   text hash     1f56276c787c8726
+#   content hash  24bcda74c952b394
+#   text hash     23acd13360b9ec1b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

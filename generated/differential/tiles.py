@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  524f043379f2e888
-#   text hash     ee4bceacfb42989e
+#   content hash  24bcda74c952b394
+#   text hash     dd08f06e8e499738
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

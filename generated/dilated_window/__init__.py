@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0e4a1b6d9a81d966
-#   text hash     d8ce5d095b5a4783
+#   content hash  dcf1324d89b4a65f
+#   text hash     590c9cef85c0c226
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

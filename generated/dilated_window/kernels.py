@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0e4a1b6d9a81d966
-#   text hash     f648867f870a5c1c
+#   content hash  dcf1324d89b4a65f
+#   text hash     1ca72ccbd05f00c7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 
@@ -84,6 +84,7 @@ Symbols
                             call tells another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
+    distance                how far each key stands before each query, q_pos - k_pos
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
@@ -257,10 +258,10 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 512  # sliding_window
-        keep &= floor_mod(q_pos[:, None] - k_pos[None, :], 4) == 0  # dilated
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 512  # sliding_window
+        keep &= floor_mod(distance, 4) == 0  # dilated
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
@@ -348,9 +349,10 @@ def accumulate_dkdv(
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < 512  # sliding_window
-        keep &= floor_mod(q_pos[None, :] - k_pos[:, None], 4) == 0  # dilated
+        distance = q_pos[None, :] - k_pos[:, None]
+        keep &= distance >= 0  # causal
+        keep &= distance < 512  # sliding_window
+        keep &= floor_mod(distance, 4) == 0  # dilated
         p = tl.where(keep, p, 0.0)
     if MAKES != "dk":
         dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
@@ -428,10 +430,10 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 512  # sliding_window
-        keep &= floor_mod(q_pos[:, None] - k_pos[None, :], 4) == 0  # dilated
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 512  # sliding_window
+        keep &= floor_mod(distance, 4) == 0  # dilated
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0e4a1b6d9a81d966
-#   text hash     4516ae028e4beca4
+#   content hash  dcf1324d89b4a65f
+#   text hash     f0bf25d7b7cbfdcc
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0e4a1b6d9a81d966
-#   text hash     78ca0427e367e779
+#   content hash  dcf1324d89b4a65f
+#   text hash     b32ae11320e6134e
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

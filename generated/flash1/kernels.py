@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9643f991a8a624
-#   text hash     aa2510e189943597
+#   content hash  f11448e6536affc5
+#   text hash     95c48dbc5964d68a
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.
@@ -164,7 +164,7 @@ def attend(
 ):  # fmt: skip
     """Update the running softmax of one tile of queries, kept in memory, with one tile of keys."""
     q_desc, acc_base, m_base, l_base, DV, b, q_offset, h, q_len = queries
-    q_begin, scale_log2, k_pos, k_len = terms
+    q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -177,8 +177,7 @@ def attend(
     l = tl.load(l_base + row, mask=row < q_len, other=0.0)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
@@ -219,7 +218,7 @@ def forward(
         k_tile = load_tile(k_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
         v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
         queries = (q_desc, acc_base, m_base, l_base, DV, b, q_offset, h, q_len)
-        terms = (q_begin, scale_log2, k_pos, k_len)
+        terms = (q_begin, scale_log2, k_pos)
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         # a short tile at the end takes a mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)

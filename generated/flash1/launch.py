@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9643f991a8a624
-#   text hash     9a71a251088707d5
+#   content hash  f11448e6536affc5
+#   text hash     888ffe367cacec82
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

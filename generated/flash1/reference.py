@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9643f991a8a624
-#   text hash     59f38be843dd3054
+#   content hash  f11448e6536affc5
+#   text hash     9cc4702b67fd7ed3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9643f991a8a624
-#   text hash     0eece3d4305b6e6e
+#   content hash  f11448e6536affc5
+#   text hash     53f330b3c6924388
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9643f991a8a624
-#   text hash     32a549fb795442cd
+#   content hash  f11448e6536affc5
+#   text hash     717b03cbb58b0d36
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8988438e406f8e29
-#   text hash     083fdfa0ca863c38
+#   content hash  3a6817b5c51f4a37
+#   text hash     855711076ad2ed8d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

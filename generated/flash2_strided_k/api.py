@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8988438e406f8e29
-#   text hash     b6f33759f1e0236f
+#   content hash  3a6817b5c51f4a37
+#   text hash     98b145e4e996ddbe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

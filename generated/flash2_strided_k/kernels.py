@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8988438e406f8e29
-#   text hash     8a271f3e84565188
+#   content hash  3a6817b5c51f4a37
+#   text hash     cbc5e2a9aa2d34e2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.
@@ -204,8 +204,7 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8988438e406f8e29
-#   text hash     9b8a4721d262a573
+#   content hash  3a6817b5c51f4a37
+#   text hash     73d525e3ee6e4374
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cef048ad5a5433c
-#   text hash     d488d89ce271f09d
+#   content hash  ffcc062f99d89c12
+#   text hash     6fcc90506caa3824
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cef048ad5a5433c
-#   text hash     784b6c768a5b1af8
+#   content hash  ffcc062f99d89c12
+#   text hash     9b9bb1ef7bf3183f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cef048ad5a5433c
-#   text hash     667f3aea4f882cb1
+#   content hash  ffcc062f99d89c12
+#   text hash     f949767be38f6ef3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cef048ad5a5433c
-#   text hash     9710b6d97e46fb46
+#   content hash  ffcc062f99d89c12
+#   text hash     887ea6a6cee0981f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cef048ad5a5433c
-#   text hash     36d09b87a235f923
+#   content hash  ffcc062f99d89c12
+#   text hash     949c3e0e3a94a92d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

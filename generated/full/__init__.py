@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e99e7203dc1d2d4a
-#   text hash     629ed04a113c635f
+#   content hash  3f905de52b6a3473
+#   text hash     d976cae9081f3e95
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

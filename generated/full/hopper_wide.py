@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e99e7203dc1d2d4a
-#   text hash     7de7b92486d3d815
+#   content hash  3f905de52b6a3473
+#   text hash     6ffc25edee0df946
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

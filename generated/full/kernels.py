@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e99e7203dc1d2d4a
-#   text hash     9f23d902e2b42f79
+#   content hash  3f905de52b6a3473
+#   text hash     027ec1710049f106
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

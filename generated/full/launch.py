@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e99e7203dc1d2d4a
-#   text hash     0c4f1eab1cf6a3d4
+#   content hash  3f905de52b6a3473
+#   text hash     0e9d67c55335f34d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

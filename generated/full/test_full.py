@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e99e7203dc1d2d4a
-#   text hash     1cba5f2713d5dbaf
+#   content hash  3f905de52b6a3473
+#   text hash     75c9a76f68b6f569
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e99e7203dc1d2d4a
-#   text hash     cb5fab70750b134e
+#   content hash  3f905de52b6a3473
+#   text hash     465f083d0242e833
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

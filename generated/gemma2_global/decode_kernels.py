@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b2e03467b933a918
-#   text hash     61889eda7c9e6d87
+#   content hash  5e3da4013b5187a0
+#   text hash     435317567351ef5a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b2e03467b933a918
-#   text hash     287b2323adb8a2bf
+#   content hash  5e3da4013b5187a0
+#   text hash     9bb7537249c971d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

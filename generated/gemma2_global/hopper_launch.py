@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b2e03467b933a918
-#   text hash     17080fe52aec18f9
+#   content hash  5e3da4013b5187a0
+#   text hash     f9ea6c4323e1e921
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b2e03467b933a918
-#   text hash     674aec1aa33df4b9
+#   content hash  5e3da4013b5187a0
+#   text hash     8f640c8dc34437aa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b2e03467b933a918
-#   text hash     abb3637f7af7f55b
+#   content hash  5e3da4013b5187a0
+#   text hash     278d5c3840cc1ccd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

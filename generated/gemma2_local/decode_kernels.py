@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c3c10b72d07c525
-#   text hash     0515eb7546274769
+#   content hash  be6067e866e81842
+#   text hash     01452e581abc5cdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -323,8 +323,9 @@ def attend(
     score = score * (50.0 * LOG2E)
     if mixed:
         keep = inside[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 4096  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep &= distance >= 0  # causal
+        keep &= distance < 4096  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1))

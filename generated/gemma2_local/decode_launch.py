@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c3c10b72d07c525
-#   text hash     382ae55e8f12c65c
+#   content hash  be6067e866e81842
+#   text hash     cdac0a9d2bec0887
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

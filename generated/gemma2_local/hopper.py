@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c3c10b72d07c525
-#   text hash     66a817936f860cc2
+#   content hash  be6067e866e81842
+#   text hash     52a14cc99f620ed7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -127,9 +127,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(q_pos, k_pos):
-    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+def apart(distance):
+    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -261,7 +261,7 @@ def weigh(
     score = score * (scale / 50.0)
     score = tanh(score)  # softcap
     if mixed:
-        distance = apart(q_pos[:, None], k_pos[None, :])
+        distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         keep &= distance < 4096  # sliding_window
         score = tl.where(keep, score, float("-inf"))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c3c10b72d07c525
-#   text hash     47f68fcfe95c0da9
+#   content hash  be6067e866e81842
+#   text hash     d52fffac6c89a3de
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -115,8 +115,8 @@ def weigh(
     score = part0
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
         keep &= distance < 4096  # sliding_window
         p = tl.where(keep, p, 0.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c3c10b72d07c525
-#   text hash     ad65c1737f225839
+#   content hash  be6067e866e81842
+#   text hash     f4a544fd7f9a26e9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 
@@ -96,6 +96,7 @@ Symbols
                             call tells another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
+    distance                how far each key stands before each query, q_pos - k_pos
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
@@ -404,9 +405,9 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 4096  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 4096  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * (50.0 * LOG2E))
@@ -517,8 +518,9 @@ def accumulate_dkdv(
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < 4096  # sliding_window
+        distance = q_pos[None, :] - k_pos[:, None]
+        keep &= distance >= 0  # causal
+        keep &= distance < 4096  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     if MAKES != "dk":
@@ -615,9 +617,9 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * (50.0 * LOG2E) - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 4096  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 4096  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c3c10b72d07c525
-#   text hash     ba21f8f6cf98e39d
+#   content hash  be6067e866e81842
+#   text hash     be3baed2ad744e38
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

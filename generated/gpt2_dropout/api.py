@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  580fe1c748436b3c
-#   text hash     542e38c9fd5e9249
+#   content hash  655bcfab606b512d
+#   text hash     5da2f606d53eae44
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  580fe1c748436b3c
-#   text hash     08df942a42ed58e1
+#   content hash  655bcfab606b512d
+#   text hash     3fce95c8a79cfd84
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

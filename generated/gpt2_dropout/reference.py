@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  580fe1c748436b3c
-#   text hash     df5c6d5013a5a27d
+#   content hash  655bcfab606b512d
+#   text hash     e9d44d032a9a7e04
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

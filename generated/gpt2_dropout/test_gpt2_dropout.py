@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  580fe1c748436b3c
-#   text hash     74b8d58a4194014a
+#   content hash  655bcfab606b512d
+#   text hash     d1f0eb91b95e34c6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  580fe1c748436b3c
-#   text hash     c1ef06cac050686f
+#   content hash  655bcfab606b512d
+#   text hash     1228c2979da413f7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

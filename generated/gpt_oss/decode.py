@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  185bb81bb6a0c63a
-#   text hash     5872af1eca25a322
+#   content hash  596e41611b9f85eb
+#   text hash     13c729ef22203944
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

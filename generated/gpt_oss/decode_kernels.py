@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  185bb81bb6a0c63a
-#   text hash     1f95c771323c4c20
+#   content hash  596e41611b9f85eb
+#   text hash     5d37d82d9c356e17
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  185bb81bb6a0c63a
-#   text hash     6a03b53a6ef170c3
+#   content hash  596e41611b9f85eb
+#   text hash     ba194c4537bfd6e5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  185bb81bb6a0c63a
-#   text hash     c07a57ec5e2c37db
+#   content hash  596e41611b9f85eb
+#   text hash     57dcb92ab134a315
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  185bb81bb6a0c63a
-#   text hash     ab4bb07805470048
+#   content hash  596e41611b9f85eb
+#   text hash     3d9eaeca17d34874
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  50e8f7e195056de9
-#   text hash     db3b2ba3f81d4d7a
+#   content hash  6a131185085476e3
+#   text hash     c4c04148e29e1ff7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

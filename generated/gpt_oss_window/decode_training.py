@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  50e8f7e195056de9
-#   text hash     e5afe0d4e44141b6
+#   content hash  6a131185085476e3
+#   text hash     cbba19aa50e84ddc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

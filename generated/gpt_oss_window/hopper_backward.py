@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  50e8f7e195056de9
-#   text hash     0213da3a44f82835
+#   content hash  6a131185085476e3
+#   text hash     e2daa0985b1c6852
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -157,7 +157,7 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         keep &= distance < 128  # sliding_window
         p = tl.where(keep, p, 0.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  50e8f7e195056de9
-#   text hash     efc447d17e04b89b
+#   content hash  6a131185085476e3
+#   text hash     78a57bd164c5a317
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 
@@ -92,6 +92,7 @@ Symbols
                             call tells another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
+    distance                how far each key stands before each query, q_pos - k_pos
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
@@ -385,9 +386,9 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 128  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 128  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
@@ -498,8 +499,9 @@ def accumulate_dkdv(
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < 128  # sliding_window
+        distance = q_pos[None, :] - k_pos[:, None]
+        keep &= distance >= 0  # causal
+        keep &= distance < 128  # sliding_window
         p = tl.where(keep, p, 0.0)
     if MAKES != "dk":
         dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
@@ -591,9 +593,9 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 128  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 128  # sliding_window
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3e1a169661e1826
-#   text hash     07bfdebf1c4f0451
+#   content hash  3d1127fbd3497a20
+#   text hash     2da90fa4472ac7e5
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

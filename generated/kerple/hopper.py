@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3e1a169661e1826
-#   text hash     3bb29e5cd9faddcf
+#   content hash  3d1127fbd3497a20
+#   text hash     836d05c57d8b76c5
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,9 +126,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(q_pos, k_pos):
-    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+def apart(distance):
+    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -208,7 +208,7 @@ def weigh(
         1 + softplus(in_width) * (q_at - k_at)
     )  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     if mixed:
-        distance = apart(q_pos[:, None], k_pos[None, :])
+        distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]

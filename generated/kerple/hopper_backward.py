@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3e1a169661e1826
-#   text hash     558e66cae541fd67
+#   content hash  3d1127fbd3497a20
+#   text hash     952cf881a3cd974d
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -162,8 +162,8 @@ def accumulate(
     score = score - softplus(in_decay) * tl.log(1 + softplus(in_width) * (q_at - k_at))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)

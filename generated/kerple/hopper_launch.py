@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3e1a169661e1826
-#   text hash     cce50abd7c1b16ec
+#   content hash  3d1127fbd3497a20
+#   text hash     de30007c3ecec092
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

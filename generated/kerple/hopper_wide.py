@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3e1a169661e1826
-#   text hash     fae562cf08f1d0fc
+#   content hash  3d1127fbd3497a20
+#   text hash     beed7aaa391f8645
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -116,8 +116,8 @@ def weigh(
     score = score - softplus(in_decay) * tl.log(1 + softplus(in_width) * (q_at - k_at))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta

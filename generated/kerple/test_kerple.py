@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3e1a169661e1826
-#   text hash     95f6873442d85f13
+#   content hash  3d1127fbd3497a20
+#   text hash     c533d2f38f2b678f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

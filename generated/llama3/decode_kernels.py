@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f9ece903d9cdb96
-#   text hash     d67a915abe8d38ad
+#   content hash  5dfaefd59f2b02d5
+#   text hash     eeacc8b686ba62e8
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f9ece903d9cdb96
-#   text hash     ca91a519d1ecfe10
+#   content hash  5dfaefd59f2b02d5
+#   text hash     8ef154cb628dc667
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f9ece903d9cdb96
-#   text hash     ee605a58e834ba74
+#   content hash  5dfaefd59f2b02d5
+#   text hash     d9580fd21cf6d753
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f9ece903d9cdb96
-#   text hash     fcd5bdcca7b38587
+#   content hash  5dfaefd59f2b02d5
+#   text hash     1a55c9cc21b6077f
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

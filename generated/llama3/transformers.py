@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f9ece903d9cdb96
-#   text hash     94bae9429c24b280
+#   content hash  5dfaefd59f2b02d5
+#   text hash     2614d10ad7999fe8
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

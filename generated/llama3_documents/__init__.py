@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a3af55a907673541
-#   text hash     1cf6c6255d226119
+#   content hash  ad378a99945568cc
+#   text hash     d284ec7f2df01553
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a3af55a907673541
-#   text hash     a94912045747a65a
+#   content hash  ad378a99945568cc
+#   text hash     b271209b40b2bdd5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a3af55a907673541
-#   text hash     f0590a3bde3a35ed
+#   content hash  ad378a99945568cc
+#   text hash     9adbfa6c69b26b18
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a3af55a907673541
-#   text hash     58f1636df0c2ebcd
+#   content hash  ad378a99945568cc
+#   text hash     1a911f9761bd3a14
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -114,7 +114,7 @@ def weigh(
     if mixed:
         # [BLOCK_M]
         in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
-        distance = apart(q_pos[None, :], k_pos[:, None])
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         keep &= in_q_segments_q[None, :] == in_k_segments_k[:, None]  # segments
         p = tl.where(keep, p, 0.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a3af55a907673541
-#   text hash     319ba757469dbbb2
+#   content hash  ad378a99945568cc
+#   text hash     6f303c430ca8ce51
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 
@@ -583,10 +583,9 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
         in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= in_q_segments_q[:, None] == in_k_segments_k[None, :]  # segments
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
@@ -708,9 +707,9 @@ def accumulate_dkdv(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
-        keep = (row < q_len)[None, :]
         # [BLOCK_M]
         in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
+        keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         keep &= in_q_segments_q[None, :] == in_k_segments_k[:, None]  # segments
         p = tl.where(keep, p, 0.0)
@@ -818,10 +817,9 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
         in_k_segments_k = load_vector(in_k_segments_base, k_pos, in_k_segments_stride_key, k_len)
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= in_q_segments_q[:, None] == in_k_segments_k[None, :]  # segments
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a3af55a907673541
-#   text hash     18a696a843757c1e
+#   content hash  ad378a99945568cc
+#   text hash     11a39ebfe706fb64
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

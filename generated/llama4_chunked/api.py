@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e7587b789b7c9ca
-#   text hash     2c1b83638a5eecd6
+#   content hash  cbde00e5a2277660
+#   text hash     6886df23c2164b99
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e7587b789b7c9ca
-#   text hash     acc655a376f01829
+#   content hash  cbde00e5a2277660
+#   text hash     51df9e19f8d7d51f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

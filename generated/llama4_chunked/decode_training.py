@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e7587b789b7c9ca
-#   text hash     c12b75ac9b8b875b
+#   content hash  cbde00e5a2277660
+#   text hash     89c33e6e8d971b9f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e7587b789b7c9ca
-#   text hash     16553cf9f22f04ec
+#   content hash  cbde00e5a2277660
+#   text hash     7cf05cdf2304002a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

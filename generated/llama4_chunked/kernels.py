@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e7587b789b7c9ca
-#   text hash     0e099c8bb89cf6d3
+#   content hash  cbde00e5a2277660
+#   text hash     22ab7410f0f82be9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 
@@ -390,8 +390,7 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= (k_pos[None, :] <= q_pos[:, None]) & (
+        keep = (k_pos[None, :] <= q_pos[:, None]) & (
             k_pos[None, :] // 8192 == floor_div(q_pos[:, None], 8192)
         )  # chunked
         score = tl.where(keep, score, float("-inf"))
@@ -595,8 +594,7 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= (k_pos[None, :] <= q_pos[:, None]) & (
+        keep = (k_pos[None, :] <= q_pos[:, None]) & (
             k_pos[None, :] // 8192 == floor_div(q_pos[:, None], 8192)
         )  # chunked
         p = tl.where(keep, p, 0.0)

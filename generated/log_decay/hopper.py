@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b465854b8db7946
-#   text hash     ea23e89e329e4675
+#   content hash  41003da20de98b4a
+#   text hash     0e1b7458b149219a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -128,9 +128,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(q_pos, k_pos):
-    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+def apart(distance):
+    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -208,7 +208,7 @@ def weigh(
     in_log_decay_k = in_log_decay_k_tile.load(gl.SliceLayout(0, score.type.layout))
     score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
     if mixed:
-        distance = apart(q_pos[:, None], k_pos[None, :])
+        distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))

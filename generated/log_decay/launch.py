@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b465854b8db7946
-#   text hash     9e86c5b1cd0467bb
+#   content hash  41003da20de98b4a
+#   text hash     33a5d56ac76b61eb
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b465854b8db7946
-#   text hash     69e667e550c2bd23
+#   content hash  41003da20de98b4a
+#   text hash     a4b5eb6e197ba9ca
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

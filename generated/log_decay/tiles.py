@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b465854b8db7946
-#   text hash     d6e68df375ee82a0
+#   content hash  41003da20de98b4a
+#   text hash     51c86ed59af3d9a1
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ae5703e9a139d5cb
-#   text hash     d4b804add4d9f5c5
+#   content hash  58b1f83ce36dc497
+#   text hash     3888f4701078b339
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,9 +126,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(q_pos, k_pos):
-    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+def apart(distance):
+    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -202,8 +202,8 @@ def weigh(
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     if mixed:
-        distance = apart(q_pos[:, None], k_pos[None, :])
         keep = (k_pos < k_len)[None, :]
+        distance = apart(q_pos[:, None] - k_pos[None, :])
         keep &= (
             (tl.abs(distance) <= 256) | (q_pos[:, None] < 16) | (k_pos[None, :] < 16)
         )  # any(abs(q - k) <= 256, global_tokens)

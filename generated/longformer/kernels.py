@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ae5703e9a139d5cb
-#   text hash     a45b9aadb5608d5d
+#   content hash  58b1f83ce36dc497
+#   text hash     4311fd46ed9ebe6e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

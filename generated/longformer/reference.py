@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ae5703e9a139d5cb
-#   text hash     84fde6cd86e1b0d5
+#   content hash  58b1f83ce36dc497
+#   text hash     e57dd9646233a8eb
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ae5703e9a139d5cb
-#   text hash     8b1378464b5e034a
+#   content hash  58b1f83ce36dc497
+#   text hash     164c1500f13548d4
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

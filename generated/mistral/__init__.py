@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83568465f863f135
-#   text hash     08de9f08242379ea
+#   content hash  604ee4571b7ff6df
+#   text hash     b597c00b95a18a17
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83568465f863f135
-#   text hash     46b9a37c11e39ec5
+#   content hash  604ee4571b7ff6df
+#   text hash     e87b5a6f4d916753
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

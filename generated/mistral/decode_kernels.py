@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83568465f863f135
-#   text hash     b07ed7cc2b55ae94
+#   content hash  604ee4571b7ff6df
+#   text hash     087648202df507b1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -322,8 +322,9 @@ def attend(
     score = score * scale_log2
     if mixed:
         keep = inside[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 4096  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep &= distance >= 0  # causal
+        keep &= distance < 4096  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1))

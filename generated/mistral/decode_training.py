@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83568465f863f135
-#   text hash     f9a4791c4311b1fd
+#   content hash  604ee4571b7ff6df
+#   text hash     dd37e472ebb10e79
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83568465f863f135
-#   text hash     1d9ca4e69253092a
+#   content hash  604ee4571b7ff6df
+#   text hash     0f950e12301f9818
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

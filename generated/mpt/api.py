@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f38a1d5c5f8d644
-#   text hash     83a3e8565382894a
+#   content hash  a5e6f2d80f256cc5
+#   text hash     d629ab12f30061db
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

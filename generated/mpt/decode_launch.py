@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f38a1d5c5f8d644
-#   text hash     ff4fd6894d380222
+#   content hash  a5e6f2d80f256cc5
+#   text hash     a89d143e3da5ae8b
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f38a1d5c5f8d644
-#   text hash     4e8ead943c65cd2a
+#   content hash  a5e6f2d80f256cc5
+#   text hash     bc61f73ebbe50891
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

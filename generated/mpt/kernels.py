@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f38a1d5c5f8d644
-#   text hash     05911dde072669f9
+#   content hash  a5e6f2d80f256cc5
+#   text hash     95b8ef22f49e8f65
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

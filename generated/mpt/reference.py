@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f38a1d5c5f8d644
-#   text hash     b92deb1695e607c0
+#   content hash  a5e6f2d80f256cc5
+#   text hash     0f8958650a75e808
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad01bb6851ccbb66
-#   text hash     4be17a562cad3a33
+#   content hash  9fe4c0af30ae30e0
+#   text hash     f7e91177de09cb95
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad01bb6851ccbb66
-#   text hash     de8619acffeafd07
+#   content hash  9fe4c0af30ae30e0
+#   text hash     ec0736a8a5dfd714
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

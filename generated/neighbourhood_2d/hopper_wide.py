@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad01bb6851ccbb66
-#   text hash     bdb5a37ca4afc9c7
+#   content hash  9fe4c0af30ae30e0
+#   text hash     f8377bddd3d1f0cd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

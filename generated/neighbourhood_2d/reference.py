@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad01bb6851ccbb66
-#   text hash     8cfc1b54673b5402
+#   content hash  9fe4c0af30ae30e0
+#   text hash     63c356a1fe34d1eb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c767b7dafcf1a7cd
-#   text hash     f76e4831e5f64d83
+#   content hash  6cf4fc9c266178c4
+#   text hash     4d6da0f4ea51e7dc
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

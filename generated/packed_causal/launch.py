@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c767b7dafcf1a7cd
-#   text hash     c805dd75f709248a
+#   content hash  6cf4fc9c266178c4
+#   text hash     8e3dfc0d8dd1764c
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c767b7dafcf1a7cd
-#   text hash     90fb1c4e85d9994e
+#   content hash  6cf4fc9c266178c4
+#   text hash     84190842085cb8b9
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

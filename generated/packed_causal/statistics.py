@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c767b7dafcf1a7cd
-#   text hash     c5e46109de97eab3
+#   content hash  6cf4fc9c266178c4
+#   text hash     58f282ec7290bc38
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5bbef10c677f7669
-#   text hash     6a120a985e1fa6cc
+#   content hash  32070581d7866263
+#   text hash     215b07ebf2a526fd
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5bbef10c677f7669
-#   text hash     2634383123c47a41
+#   content hash  32070581d7866263
+#   text hash     95f1c7e2f3a2dedf
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5bbef10c677f7669
-#   text hash     0d05484d65d264f6
+#   content hash  32070581d7866263
+#   text hash     a34ff64c6608527d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5bbef10c677f7669
-#   text hash     efb0ad84f946fd53
+#   content hash  32070581d7866263
+#   text hash     18fc63c118841b03
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

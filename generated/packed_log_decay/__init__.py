@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e37c6d809036dfc
-#   text hash     169495f6f694ae23
+#   content hash  1f529a6cdde89146
+#   text hash     fd19c528a8c00208
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

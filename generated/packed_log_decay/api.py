@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e37c6d809036dfc
-#   text hash     6607636b6e1fe24b
+#   content hash  1f529a6cdde89146
+#   text hash     de8bba312ae091b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

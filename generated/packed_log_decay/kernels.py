@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e37c6d809036dfc
-#   text hash     66316c7347174696
+#   content hash  1f529a6cdde89146
+#   text hash     527e8e00dceff250
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -342,8 +342,7 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     if tail:
@@ -680,8 +679,7 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]

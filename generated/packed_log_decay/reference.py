@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e37c6d809036dfc
-#   text hash     b7c56b3964951a32
+#   content hash  1f529a6cdde89146
+#   text hash     ded8f02bbe169b5e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e37c6d809036dfc
-#   text hash     c8778c89cc363cee
+#   content hash  1f529a6cdde89146
+#   text hash     ba8111e5371c860f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7cb64d66ec14016
-#   text hash     4fec8fdc03775417
+#   content hash  30b5b57cfeeadd57
+#   text hash     11208c858117a923
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7cb64d66ec14016
-#   text hash     49f32209e8a46bd2
+#   content hash  30b5b57cfeeadd57
+#   text hash     2d5c4a73b753ae22
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7cb64d66ec14016
-#   text hash     bf40e38ee8469661
+#   content hash  30b5b57cfeeadd57
+#   text hash     d6e823d278de5a09
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7cb64d66ec14016
-#   text hash     86bc452a8ca6acfe
+#   content hash  30b5b57cfeeadd57
+#   text hash     30d693ca4828d069
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

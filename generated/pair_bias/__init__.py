@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2b50b40eb5dd39b1
-#   text hash     06ba873334f70087
+#   content hash  016d66c6bac578db
+#   text hash     03d2ac6abbfe235c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2b50b40eb5dd39b1
-#   text hash     cfbd54c8a31b0074
+#   content hash  016d66c6bac578db
+#   text hash     f5606042fa826627
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

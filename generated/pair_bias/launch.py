@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2b50b40eb5dd39b1
-#   text hash     3a5d57943563fae9
+#   content hash  016d66c6bac578db
+#   text hash     95662a5c0a4f9a86
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

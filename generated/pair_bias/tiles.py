@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2b50b40eb5dd39b1
-#   text hash     e61d0399754858fc
+#   content hash  016d66c6bac578db
+#   text hash     df4f6835dc3867aa
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2b50b40eb5dd39b1
-#   text hash     9ee0bc3f8ba6c96c
+#   content hash  016d66c6bac578db
+#   text hash     9f24f1b38dbf6110
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f42e8da334bddd09
-#   text hash     1bf201137876c95c
+#   content hash  28b1d1d27d110f87
+#   text hash     a194b9196ead54de
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f42e8da334bddd09
-#   text hash     a5543d630d6d9367
+#   content hash  28b1d1d27d110f87
+#   text hash     5f60bee7f72b52a5
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

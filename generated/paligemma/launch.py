@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f42e8da334bddd09
-#   text hash     c85e15471ffb8776
+#   content hash  28b1d1d27d110f87
+#   text hash     9dc67847426cdacb
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

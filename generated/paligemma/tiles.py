@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f42e8da334bddd09
-#   text hash     524018ed61a39dfa
+#   content hash  28b1d1d27d110f87
+#   text hash     702331bab996d6e3
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

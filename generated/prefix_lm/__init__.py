@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4b256e1a59aa36c
-#   text hash     71872afaf06b1b50
+#   content hash  5b86bca5f4d9cc86
+#   text hash     0ac9dfd5b816908a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

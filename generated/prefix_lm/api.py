@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4b256e1a59aa36c
-#   text hash     6ebbb581594b7394
+#   content hash  5b86bca5f4d9cc86
+#   text hash     58f242521a397036
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4b256e1a59aa36c
-#   text hash     f603a0664cc32e35
+#   content hash  5b86bca5f4d9cc86
+#   text hash     f90c7d91626d8188
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

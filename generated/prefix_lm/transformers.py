@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4b256e1a59aa36c
-#   text hash     92ef8dda5798c43c
+#   content hash  5b86bca5f4d9cc86
+#   text hash     4889c72505760003
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

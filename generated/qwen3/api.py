@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c44013d68673f2b0
-#   text hash     9f6a8bb63a1c9764
+#   content hash  8b57ed2aba263532
+#   text hash     63c83886f5e8a95c
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c44013d68673f2b0
-#   text hash     8aee92525ae8f422
+#   content hash  8b57ed2aba263532
+#   text hash     5ee9bfb4015bc734
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

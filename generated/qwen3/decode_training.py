@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c44013d68673f2b0
-#   text hash     2d979f6a134f1144
+#   content hash  8b57ed2aba263532
+#   text hash     de7ed1bc244fbba5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

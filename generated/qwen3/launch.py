@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c44013d68673f2b0
-#   text hash     df434912c7a5a82d
+#   content hash  8b57ed2aba263532
+#   text hash     ca34680df77504c7
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c44013d68673f2b0
-#   text hash     5ed3616effd88793
+#   content hash  8b57ed2aba263532
+#   text hash     5c44fd410c580c0d
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

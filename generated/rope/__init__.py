@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2a431f7e2efdc9fa
-#   text hash     94b0d54ba6b695b1
+#   content hash  3abf6afad71ddfb1
+#   text hash     e33a86b0431e9350
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2a431f7e2efdc9fa
-#   text hash     50e104558e28578b
+#   content hash  3abf6afad71ddfb1
+#   text hash     fa8f4ff9b0fc88f2
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -157,7 +157,7 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)

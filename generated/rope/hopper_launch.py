@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2a431f7e2efdc9fa
-#   text hash     92df488854136224
+#   content hash  3abf6afad71ddfb1
+#   text hash     39ee3ea075a19c2e
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

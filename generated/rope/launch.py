@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2a431f7e2efdc9fa
-#   text hash     9db93330ee063b6b
+#   content hash  3abf6afad71ddfb1
+#   text hash     f2b8a2ef1e059cb4
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

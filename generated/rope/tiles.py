@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2a431f7e2efdc9fa
-#   text hash     4e02996a2fb5e608
+#   content hash  3abf6afad71ddfb1
+#   text hash     481fe97bb557fee3
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

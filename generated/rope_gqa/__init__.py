@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2a56aefb722c065
-#   text hash     e2b87afcbdd8d793
+#   content hash  445362dc45969a36
+#   text hash     02485b34d556c43e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2a56aefb722c065
-#   text hash     43bc65d18c6d5ab1
+#   content hash  445362dc45969a36
+#   text hash     14f5b2cb00a6dfec
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

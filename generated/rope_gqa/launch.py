@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2a56aefb722c065
-#   text hash     6fb22ff5342a273e
+#   content hash  445362dc45969a36
+#   text hash     1a744a1bb1c70ed8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

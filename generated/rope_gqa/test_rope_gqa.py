@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2a56aefb722c065
-#   text hash     2d3bb43ee46c3d08
+#   content hash  445362dc45969a36
+#   text hash     113a2a3a3aa281b7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

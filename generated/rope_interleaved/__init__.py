@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93715980132fe006
-#   text hash     1554a1c2cb015771
+#   content hash  d7210a2ab7ec5bda
+#   text hash     67cd84d6607dd7a4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

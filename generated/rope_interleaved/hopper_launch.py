@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93715980132fe006
-#   text hash     861efbfc1800ce05
+#   content hash  d7210a2ab7ec5bda
+#   text hash     86bd7c6ab54745fd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93715980132fe006
-#   text hash     5481f270b28efd08
+#   content hash  d7210a2ab7ec5bda
+#   text hash     2e6cb02a10f36d9e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

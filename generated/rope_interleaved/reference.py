@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93715980132fe006
-#   text hash     4e045ed6857f31f1
+#   content hash  d7210a2ab7ec5bda
+#   text hash     76a03f57a2985f5e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

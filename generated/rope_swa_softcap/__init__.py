@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0510d9d0bd944c80
-#   text hash     be5fa89bc85a0308
+#   content hash  b7ebedd04e728561
+#   text hash     112d15b09e8ef033
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

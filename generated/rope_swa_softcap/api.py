@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0510d9d0bd944c80
-#   text hash     4ce90d53973426bc
+#   content hash  b7ebedd04e728561
+#   text hash     e5054d6814b58715
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

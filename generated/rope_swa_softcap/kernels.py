@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0510d9d0bd944c80
-#   text hash     6581a0d21742ee38
+#   content hash  b7ebedd04e728561
+#   text hash     1d8d8a15f790b663
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 
@@ -96,6 +96,7 @@ Symbols
                             call tells another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
+    distance                how far each key stands before each query, q_pos - k_pos
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
@@ -404,9 +405,9 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 1024  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 1024  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * (50.0 * LOG2E))
@@ -517,8 +518,9 @@ def accumulate_dkdv(
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < 1024  # sliding_window
+        distance = q_pos[None, :] - k_pos[:, None]
+        keep &= distance >= 0  # causal
+        keep &= distance < 1024  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     if MAKES != "dk":
@@ -615,9 +617,9 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * (50.0 * LOG2E) - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 1024  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < 1024  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0510d9d0bd944c80
-#   text hash     879573f52834fea3
+#   content hash  b7ebedd04e728561
+#   text hash     23f4637008124a4e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

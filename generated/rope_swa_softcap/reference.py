@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0510d9d0bd944c80
-#   text hash     8db3cab66df210f1
+#   content hash  b7ebedd04e728561
+#   text hash     685445f7b0cd8dd3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

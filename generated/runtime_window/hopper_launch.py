@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  772ae4f7ddf1b7d9
-#   text hash     6bcf959f647f11a3
+#   content hash  b6abedebd1aceef6
+#   text hash     aa5242c803968686
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  772ae4f7ddf1b7d9
-#   text hash     902df4c28edb6b91
+#   content hash  b6abedebd1aceef6
+#   text hash     1fd27e8d696d2260
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

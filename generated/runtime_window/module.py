@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  772ae4f7ddf1b7d9
-#   text hash     7e6b049ebcc80c44
+#   content hash  b6abedebd1aceef6
+#   text hash     746cfd3c578bfb47
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

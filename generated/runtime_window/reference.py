@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  772ae4f7ddf1b7d9
-#   text hash     df4a513b77cce986
+#   content hash  b6abedebd1aceef6
+#   text hash     06ea1e4c397f367b
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

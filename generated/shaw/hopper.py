@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4391cb096c6f6914
-#   text hash     005b15b993397f1c
+#   content hash  d057645149f65f5a
+#   text hash     6e02f2031a0a453a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4391cb096c6f6914
-#   text hash     df5c9f7574128b18
+#   content hash  d057645149f65f5a
+#   text hash     5baa5f579bf45ab6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

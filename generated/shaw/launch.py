@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4391cb096c6f6914
-#   text hash     fdae5c5a55c204d2
+#   content hash  d057645149f65f5a
+#   text hash     9b28b5c00d305c01
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

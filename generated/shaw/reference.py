@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4391cb096c6f6914
-#   text hash     b2ca3ff79d5b97b2
+#   content hash  d057645149f65f5a
+#   text hash     57a423c70674640b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4391cb096c6f6914
-#   text hash     bd477940d75fd4c6
+#   content hash  d057645149f65f5a
+#   text hash     a47ac1d198751df9
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

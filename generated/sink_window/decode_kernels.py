@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5eda79bdb72694cb
-#   text hash     ee0ec5a19f6cc7e5
+#   content hash  515f1679602a1dd3
+#   text hash     9075c2a3f22a1480
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -302,8 +302,9 @@ def attend(
     score = score * scale_log2
     if mixed:
         keep = inside[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep &= distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1))
@@ -573,8 +574,9 @@ def sum_weights(
             score = score * q_unit[:, None]
         score = score * scale_log2
         keep = inside[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep &= distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         score = tl.where(keep, score, float("-inf"))
         # where nothing is seen both are -inf
         mass += tl.where(score > float("-inf"), tl.exp2(score - lse[:, None]), 0.0)

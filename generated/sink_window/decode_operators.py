@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5eda79bdb72694cb
-#   text hash     39031b785eaf0b6d
+#   content hash  515f1679602a1dd3
+#   text hash     43f45010b933c11e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5eda79bdb72694cb
-#   text hash     8585b340ce1ff079
+#   content hash  515f1679602a1dd3
+#   text hash     e09afef8f749c696
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
@@ -85,6 +85,7 @@ Symbols
                             call tells another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
+    distance                how far each key stands before each query, q_pos - k_pos
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
@@ -252,9 +253,9 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
@@ -365,8 +366,9 @@ def accumulate_dkdv(
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < in_window  # sliding_window
+        distance = q_pos[None, :] - k_pos[:, None]
+        keep &= distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         p = tl.where(keep, p, 0.0)
     if MAKES != "dk":
         dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
@@ -445,9 +447,9 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep = distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]

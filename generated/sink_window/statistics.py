@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5eda79bdb72694cb
-#   text hash     c2c2c4d36a407baf
+#   content hash  515f1679602a1dd3
+#   text hash     06806910f817350f
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 
@@ -96,8 +96,9 @@ def measure_tile(
     logit = score * scale_log2  # [BLOCK_N, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :]
-        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] - k_pos[:, None] < in_window  # sliding_window
+        distance = q_pos[None, :] - k_pos[:, None]
+        keep &= distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         logit = tl.where(keep, logit, float("-inf"))
     if MAKES != "key_sums":
         largest = tl.maximum(largest, tl.max(logit, 1))

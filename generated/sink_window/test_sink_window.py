@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5eda79bdb72694cb
-#   text hash     9dc7f12bd8b6f4f9
+#   content hash  515f1679602a1dd3
+#   text hash     45137deaca3025ff
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5eda79bdb72694cb
-#   text hash     461440b18edcb051
+#   content hash  515f1679602a1dd3
+#   text hash     368986f44aeb1c91
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5eda79bdb72694cb
-#   text hash     e5b999717e6a6891
+#   content hash  515f1679602a1dd3
+#   text hash     d225fc09cf955f5a
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fb1f3dc59594a6f3
-#   text hash     ab10821f5da14d2a
+#   content hash  e7682ff7c2514d48
+#   text hash     1e0d00abe34cc9a7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -298,8 +298,9 @@ def attend(
     score = score * scale_log2
     if mixed:
         keep = inside[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < 1024  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep &= distance >= 0  # causal
+        keep &= distance < 1024  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fb1f3dc59594a6f3
-#   text hash     fb8c159e68d20ee2
+#   content hash  e7682ff7c2514d48
+#   text hash     acbe8075a64aa963
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fb1f3dc59594a6f3
-#   text hash     cb6346e40d7342f1
+#   content hash  e7682ff7c2514d48
+#   text hash     074e72d9c0d046c7
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fb1f3dc59594a6f3
-#   text hash     9318209f705113d6
+#   content hash  e7682ff7c2514d48
+#   text hash     cdbf1164779c7170
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fb1f3dc59594a6f3
-#   text hash     6c750ddce1bc85e8
+#   content hash  e7682ff7c2514d48
+#   text hash     4fa32de3782a632d
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

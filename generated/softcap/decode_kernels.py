@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f2bd5ae059950701
-#   text hash     7cac34f4e06b1393
+#   content hash  b03e3a1bf9b54137
+#   text hash     fecb8e16b9843f46
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f2bd5ae059950701
-#   text hash     d36b90073c6b50e5
+#   content hash  b03e3a1bf9b54137
+#   text hash     aeec36ab42cf56d3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f2bd5ae059950701
-#   text hash     3eed559c89f397d2
+#   content hash  b03e3a1bf9b54137
+#   text hash     da53c9e5cfb8388f
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -115,8 +115,8 @@ def weigh(
     score = part0
     p = tl.exp2(score * (30.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
-        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (row < q_len)[None, :]
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f2bd5ae059950701
-#   text hash     3f347b9c098d6e97
+#   content hash  b03e3a1bf9b54137
+#   text hash     ac20fdcb014c4bb3
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20279fab629c9921
-#   text hash     ab797c7210c04566
+#   content hash  0e2cdb27b68ace39
+#   text hash     25da49d8cb2ad83a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20279fab629c9921
-#   text hash     843cd2f0d835b145
+#   content hash  0e2cdb27b68ace39
+#   text hash     ae020d0c8827a3ee
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -299,8 +299,9 @@ def attend(
     score = score * (50.0 * LOG2E)
     if mixed:
         keep = inside[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= q_pos[:, None] - k_pos[None, :] < in_window  # sliding_window
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep &= distance >= 0  # causal
+        keep &= distance < in_window  # sliding_window
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20279fab629c9921
-#   text hash     a6a85327eaf13d13
+#   content hash  0e2cdb27b68ace39
+#   text hash     1d5df29205012aac
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20279fab629c9921
-#   text hash     5f2e2f06dbaa252e
+#   content hash  0e2cdb27b68ace39
+#   text hash     2f5fd9e5f367adb7
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -127,9 +127,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(q_pos, k_pos):
-    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+def apart(distance):
+    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -261,7 +261,7 @@ def weigh(
     score = score * (scale / 50.0)
     score = tanh(score)  # softcap
     if mixed:
-        distance = apart(q_pos[:, None], k_pos[None, :])
+        distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         keep &= distance < in_window  # sliding_window
         score = tl.where(keep, score, float("-inf"))

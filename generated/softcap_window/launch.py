@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20279fab629c9921
-#   text hash     e63b65796ce7cb6e
+#   content hash  0e2cdb27b68ace39
+#   text hash     f7f044be9b7d7509
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

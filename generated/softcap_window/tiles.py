@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20279fab629c9921
-#   text hash     9564283e68527314
+#   content hash  0e2cdb27b68ace39
+#   text hash     7e098225bc013012
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bf3950a4954ba794
-#   text hash     c773b0afe3804acb
+#   content hash  1febfab5165d5e8f
+#   text hash     7d9992ca3137d58f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

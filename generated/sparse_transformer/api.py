@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bf3950a4954ba794
-#   text hash     5ac0380d2a9a44b9
+#   content hash  1febfab5165d5e8f
+#   text hash     392fda223b577a7c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bf3950a4954ba794
-#   text hash     90dbad46516e8ba4
+#   content hash  1febfab5165d5e8f
+#   text hash     cce442b25920270f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 
@@ -257,8 +257,7 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= (floor_div(q_pos[:, None], 128) == k_pos[None, :] // 128) | (
             k_pos[None, :] % 128 >= 120
         )  # q // 128 == k // 128 or k % 128 >= 120
@@ -451,8 +450,7 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= (floor_div(q_pos[:, None], 128) == k_pos[None, :] // 128) | (
             k_pos[None, :] % 128 >= 120
         )  # q // 128 == k // 128 or k % 128 >= 120

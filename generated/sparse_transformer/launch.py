@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bf3950a4954ba794
-#   text hash     b0bb670db54e2ded
+#   content hash  1febfab5165d5e8f
+#   text hash     5b06ecbe5c49f52f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bf3950a4954ba794
-#   text hash     eec743ac6960ecfb
+#   content hash  1febfab5165d5e8f
+#   text hash     4054411120f89d9e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

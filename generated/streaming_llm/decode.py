@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7611a617c5b07b1
-#   text hash     b7ff334bb97d3601
+#   content hash  a95552d700024940
+#   text hash     020c12258dcc6938
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7611a617c5b07b1
-#   text hash     dda521ee53d32a2e
+#   content hash  a95552d700024940
+#   text hash     7d2d5c5a3a3461cc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -307,8 +307,9 @@ def attend(
     score = score * scale_log2
     if mixed:
         keep = inside[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= (q_pos[:, None] - k_pos[None, :] < 1024) | (k_pos[None, :] < 4)  # any(sliding_window, k < 4)
+        distance = q_pos[:, None] - k_pos[None, :]
+        keep &= distance >= 0  # causal
+        keep &= (distance < 1024) | (k_pos[None, :] < 4)  # any(sliding_window, k < 4)
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7611a617c5b07b1
-#   text hash     25d19ca7c7a87d0f
+#   content hash  a95552d700024940
+#   text hash     b258641bafec7516
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

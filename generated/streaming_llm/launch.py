@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7611a617c5b07b1
-#   text hash     7db9d7fd717485b7
+#   content hash  a95552d700024940
+#   text hash     a39b5ba72ac8be6f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7611a617c5b07b1
-#   text hash     a1fad65e3ae7a6d5
+#   content hash  a95552d700024940
+#   text hash     2866fe237cd1382c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  679a003d3eb85a48
-#   text hash     54852a58a3785c47
+#   content hash  7a18216df84e1845
+#   text hash     021ded1334b11730
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

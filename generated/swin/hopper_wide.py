@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  679a003d3eb85a48
-#   text hash     55fa701a5d020fb6
+#   content hash  7a18216df84e1845
+#   text hash     2e26679e2a9be944
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  679a003d3eb85a48
-#   text hash     d48b8d88bcf23312
+#   content hash  7a18216df84e1845
+#   text hash     98f9edfe0a9892c6
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  679a003d3eb85a48
-#   text hash     498b9a7e27d45ef4
+#   content hash  7a18216df84e1845
+#   text hash     fb6bdc440799b714
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  679a003d3eb85a48
-#   text hash     cbaa2629a50a4dff
+#   content hash  7a18216df84e1845
+#   text hash     77a43555fe483944
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e36ea417a8293c3a
-#   text hash     242267320bdf6ff5
+#   content hash  ed2203692d342dd2
+#   text hash     9610086ce30ee9cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

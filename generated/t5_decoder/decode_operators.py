@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e36ea417a8293c3a
-#   text hash     7582aa96f0886d2e
+#   content hash  ed2203692d342dd2
+#   text hash     bd89b8b4a2e30daf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

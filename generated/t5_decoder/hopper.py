@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e36ea417a8293c3a
-#   text hash     f9eb4530cd329a46
+#   content hash  ed2203692d342dd2
+#   text hash     7e50d12476329fee
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -126,9 +126,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(q_pos, k_pos):
-    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+def apart(distance):
+    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -222,7 +222,7 @@ def weigh(
     )
     score = score + in_rel_bias_at  # relative_bias
     if mixed:
-        distance = apart(q_pos[:, None], k_pos[None, :])
+        distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]

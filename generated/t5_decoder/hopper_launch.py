@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e36ea417a8293c3a
-#   text hash     1fd864cbfde0af08
+#   content hash  ed2203692d342dd2
+#   text hash     f84765a4667608f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

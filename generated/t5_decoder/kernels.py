@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e36ea417a8293c3a
-#   text hash     797a29bf53791b3a
+#   content hash  ed2203692d342dd2
+#   text hash     166a8a8274a4f094
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 
@@ -296,8 +296,7 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
@@ -517,8 +516,7 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
-        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     if in_rel_bias_at_sum_ptr is not None:

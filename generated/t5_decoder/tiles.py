@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e36ea417a8293c3a
-#   text hash     0f8e0a49666b2b18
+#   content hash  ed2203692d342dd2
+#   text hash     0281bfbe1a2dfd9e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e679217ca51bb66
-#   text hash     b97cd1f91711b708
+#   content hash  d4f4e70de703dbc0
+#   text hash     00873b963b114ed8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

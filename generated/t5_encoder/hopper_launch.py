@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e679217ca51bb66
-#   text hash     0447457657a0d80b
+#   content hash  d4f4e70de703dbc0
+#   text hash     9201669f12d8e270
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e679217ca51bb66
-#   text hash     94b8ef9c641ac96d
+#   content hash  d4f4e70de703dbc0
+#   text hash     40b6ba3e52a7a524
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e679217ca51bb66
-#   text hash     f3b12de2707ed8d8
+#   content hash  d4f4e70de703dbc0
+#   text hash     db20d355de398870
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e679217ca51bb66
-#   text hash     3b14037f842ce2cb
+#   content hash  d4f4e70de703dbc0
+#   text hash     576a2d0b39ffc1fd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  243c75ea34c8861d
-#   text hash     7b06b4fe07fd5290
+#   content hash  c641a7f795fb24fd
+#   text hash     f1c390689ead30df
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

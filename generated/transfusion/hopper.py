@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  243c75ea34c8861d
-#   text hash     c326b444783e3373
+#   content hash  c641a7f795fb24fd
+#   text hash     92f1a3276c47ce52
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -128,9 +128,9 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
-def apart(q_pos, k_pos):
-    """How far keys stand before queries; each register is written by itself, or comparisons would become bits of a word."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [q_pos - k_pos], gl.int32, True, 1)
+def apart(distance):
+    """A tile's distance, each register of it written by itself, or comparisons would become bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [distance], gl.int32, True, 1)
 
 
 @gluon.jit
@@ -206,8 +206,8 @@ def weigh(
     if mixed:
         # [BLOCK_N]
         in_image_k = in_image_k_tile.load(gl.SliceLayout(0, score.type.layout))
-        distance = apart(q_pos[:, None], k_pos[None, :])
         keep = (k_pos < k_len)[None, :]
+        distance = apart(q_pos[:, None] - k_pos[None, :])
         keep &= (distance >= 0) | (in_image_q[:, None] == in_image_k[None, :]) & (
             in_image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)

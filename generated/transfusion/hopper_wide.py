@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  243c75ea34c8861d
-#   text hash     d643a14364ac11f1
+#   content hash  c641a7f795fb24fd
+#   text hash     27fc3de785f6852c
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -112,8 +112,8 @@ def weigh(
     if mixed:
         # [BLOCK_M]
         in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
-        distance = apart(q_pos[None, :], k_pos[:, None])
         keep = (k_pos < k_len)[:, None]
+        distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= (distance >= 0) | (in_image_q[None, :] == in_image_k[:, None]) & (
             in_image_q[None, :] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)

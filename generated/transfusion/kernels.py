@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  243c75ea34c8861d
-#   text hash     2c8807642671f1ac
+#   content hash  c641a7f795fb24fd
+#   text hash     5771cb1735525cb2
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 
@@ -562,9 +562,9 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
         in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
+        keep = (k_pos < k_len)[None, :]
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (in_image_q[:, None] == in_image_k[None, :]) & (
             in_image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -680,9 +680,9 @@ def accumulate_dkdv(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
-        keep = (row < q_len)[None, :]
         # [BLOCK_M]
         in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
+        keep = (row < q_len)[None, :]
         keep &= (k_pos[:, None] <= q_pos[None, :]) | (in_image_q[None, :] == in_image_k[:, None]) & (
             in_image_q[None, :] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -783,9 +783,9 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         # [BLOCK_N]
         in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
+        keep = (k_pos < k_len)[None, :]
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (in_image_q[:, None] == in_image_k[None, :]) & (
             in_image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  243c75ea34c8861d
-#   text hash     ef881c41b17873de
+#   content hash  c641a7f795fb24fd
+#   text hash     40d993d1d117ab49
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

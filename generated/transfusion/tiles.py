@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  243c75ea34c8861d
-#   text hash     58e24da9a8aadf0c
+#   content hash  c641a7f795fb24fd
+#   text hash     c2c8de132bd1fe22
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83989747978f9c42
-#   text hash     c7305b3899b2c407
+#   content hash  69643347fe68c996
+#   text hash     7f0cc0300edada29
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

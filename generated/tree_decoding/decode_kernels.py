@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83989747978f9c42
-#   text hash     fb33ad5ff4ef00ef
+#   content hash  69643347fe68c996
+#   text hash     44cbe1854315eea3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -324,7 +324,6 @@ def attend(
     v_tile = load_places(v_ptr, v_place, there, DV, BLOCK_DV, TURNED).to(q_tile.dtype)
     score = score * scale_log2
     if mixed:
-        keep = inside[None, :]
         in_tree_mask_at_query0 = within(q_pos[:, None] - q_begin, q_len)
         in_tree_mask_at_query1 = within(k_pos[None, :] - q_begin, q_len)
         # [BLOCK_M, BLOCK_N]
@@ -334,6 +333,7 @@ def attend(
             + in_tree_mask_at_query0.to(tl.int64) * in_tree_mask_stride_query0
             + in_tree_mask_at_query1.to(tl.int64) * in_tree_mask_stride_query1
         ).to(tl.int1)
+        keep = inside[None, :]
         keep &= (k_pos[None, :] < k_len - q_len) | in_tree_mask_at  # tree
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]

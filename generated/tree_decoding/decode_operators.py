@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83989747978f9c42
-#   text hash     ea8006c6a3fa98ef
+#   content hash  69643347fe68c996
+#   text hash     0e6cb609e7770d53
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

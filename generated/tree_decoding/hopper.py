@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83989747978f9c42
-#   text hash     a69ad45fe4d741db
+#   content hash  69643347fe68c996
+#   text hash     8a53f19b5fb32e27
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83989747978f9c42
-#   text hash     696c5909b876b9c6
+#   content hash  69643347fe68c996
+#   text hash     f9e79d3b5674c7c9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83989747978f9c42
-#   text hash     d0b378bd0cd4cd39
+#   content hash  69643347fe68c996
+#   text hash     7a4216558b4cc1fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -390,7 +390,6 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         in_tree_mask_at_query0 = within(q_pos[:, None] - q_begin, q_len)
         in_tree_mask_at_query1 = within(k_pos[None, :] - q_begin, q_len)
         # [BLOCK_M, BLOCK_N]
@@ -401,6 +400,7 @@ def attend(
             mask=q_len > 0,
             other=0,
         ).to(tl.int1)
+        keep = (k_pos < k_len)[None, :]
         keep &= (k_pos[None, :] < k_len - q_len) | in_tree_mask_at  # tree
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
@@ -504,7 +504,6 @@ def accumulate_dkdv(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [BLOCK_N, BLOCK_M]
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
-        keep = (row < q_len)[None, :]
         in_tree_mask_at_query0 = within(q_pos[None, :] - q_begin, q_len)
         in_tree_mask_at_query1 = within(k_pos[:, None] - q_begin, q_len)
         # [BLOCK_N, BLOCK_M]
@@ -515,6 +514,7 @@ def accumulate_dkdv(
             mask=q_len > 0,
             other=0,
         ).to(tl.int1)
+        keep = (row < q_len)[None, :]
         keep &= (k_pos[:, None] < k_len - q_len) | in_tree_mask_at  # tree
         p = tl.where(keep, p, 0.0)
     if MAKES != "dk":
@@ -624,7 +624,6 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * scale_log2 - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        keep = (k_pos < k_len)[None, :]
         in_tree_mask_at_query0 = within(q_pos[:, None] - q_begin, q_len)
         in_tree_mask_at_query1 = within(k_pos[None, :] - q_begin, q_len)
         # [BLOCK_M, BLOCK_N]
@@ -635,6 +634,7 @@ def accumulate_dq(
             mask=q_len > 0,
             other=0,
         ).to(tl.int1)
+        keep = (k_pos < k_len)[None, :]
         keep &= (k_pos[None, :] < k_len - q_len) | in_tree_mask_at  # tree
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83989747978f9c42
-#   text hash     2281b1360fb19731
+#   content hash  69643347fe68c996
+#   text hash     8f788db9423d9313
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -80,35 +80,28 @@ class KernelTerms(KernelInputs):
 
     @property
     def keep(self) -> tuple[Statement, ...]:
-        """The conditions of a visible place, one statement for each mask."""
-        return self._kept(self._conditions)
+        """All that tells a visible place, but for what is loaded."""
+        return self.visible(apart=False)
 
-    @property
-    def keep_by_distance(self) -> tuple[Statement, ...]:
-        """The same, where those that compare positions read how far they are apart."""
-        return self._kept(self._by_distance)
+    def visible(self, *, apart: bool) -> tuple[Statement, ...]:
+        """When masks show a place, one statement for each; before them how far positions are apart, if they read it.
 
-    @property
-    def apart(self) -> tuple[Statement, ...]:
-        """The statement that works out how far positions are apart, if such conditions read it."""
-        by: list[Place] = [("mask", i) for i, node in enumerate(self._by_distance) if distances.DISTANCE in node.walk()]
-        made = Statement("distance", f"apart(q_pos{self.way('q')}, k_pos{self.way('k')})")
-        return serving(by, (made,)) if by else ()
-
-    @property
-    def _conditions(self) -> tuple[Node, ...]:
-        """When masks show a place, as conditions that may stand beside tiles."""
-        return tuple(self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
-
-    @property
-    def _by_distance(self) -> tuple[Node, ...]:
-        return tuple(map(distances.as_one, self._conditions))
-
-    def _kept(self, conditions: tuple[Node, ...]) -> tuple[Statement, ...]:
-        return tuple(
+        It costs an instruction for each score, which pays where several conditions read it, or with registers `apart`.
+        """
+        keeps = (mask.keep for mask in self.spec.masks)
+        plain = [self.beside_tiles(keep) if self.reach(keep) else as_bool(keep) for keep in keeps]
+        own = [*map(distances.as_one, plain)]
+        by: list[Place] = [("mask", i) for i, node in enumerate(own) for n in node.walk() if n == distances.DISTANCE]
+        if len(by) < 2 - apart:
+            own, by = plain, []
+        conditions = (
             Statement("keep", self.text(keep), "&=", label(mask.label), serves=frozenset({("mask", i)}))
-            for i, (keep, mask) in enumerate(zip(conditions, self.spec.masks, strict=True))
+            for i, (keep, mask) in enumerate(zip(own, self.spec.masks, strict=True))
         )
+        assert distances.DISTANCE.definition
+        made = self.text(distances.DISTANCE.definition)
+        made = f"apart({made})" if apart else made
+        return (*(serving(by, (Statement("distance", made),)) if by else ()), *conditions)
 
     @property
     def score(self) -> tuple[Statement, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...language.spec import Spec
-from .. import cached_arguments, cached_latent, cached_range, positions, rotation, softmax, tile_ranges
+from .. import cached_arguments, cached_latent, cached_range, positions, rotation, softmax, tile_ranges, visibility
 from ..analysis import Analysis, analyse
 from ..arguments import Argument
 from ..cached_arguments import CachedArgument
@@ -219,7 +219,7 @@ class Decode:
                 "behind": cached_latent.scored(self.analysis, "there"),
                 "values": cached_latent.values(self.analysis),
                 "units": cached_latent.in_units(self.analysis),
-                "masked": (*terms.loads("mask"), *terms.keep),
+                "masked": (*terms.loads("mask"), *visibility.masked(terms, ["inside[None, :]"])),
                 "unseen": softmax.unseen(_without_sink(self.spec)),
                 "sequence": (PAGED.sequence(), PAGED.first_key()),
                 "rows": needed((*rows(), *loaded), read),

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import softmax
+from .. import softmax, visibility
 from ..paged import PAGED
 from ..parameters import Kernel, Parameter, Step
 from ..splits import LEAST_ROWS, ON_HOPPER
@@ -109,7 +109,7 @@ class DecodeHopper:
             "sequence": (PAGED.sequence(),),
             "found": (Statement(", ".join(_WORK), "find_work(sequences, GROUP, BLOCK_M)"),),
             "scored": (*self.step.unpacked, *self._keys, *terms.loads("step"), *terms.score),
-            "masked": (*terms.loads("mask"), Statement("keep", "inside[None, :]"), *terms.keep),
+            "masked": (*terms.loads("mask"), *visibility.masked(terms, ["inside[None, :]"])),
             "unseen": softmax.unseen(spec),
             "start": start,
             "scores": scores,

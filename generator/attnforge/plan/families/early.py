@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import programs, softmax
+from .. import programs, softmax, visibility
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, jitted
 from ..shared_parameters import TILED, SharedParameters
@@ -33,10 +33,10 @@ def _by_heads(p: SharedParameters) -> Kernel:
     """One head, a tile of keys after the other, each over the queries that see it."""
     a, terms = p.analysis, p.analysis.by_key
     used = softmax.used(terms)
-    scored, masked = (*terms.loads("step"), *terms.score), (*terms.loads("mask"), *terms.keep)
+    scored = (*terms.loads("step"), *terms.score)
+    masked = (*terms.loads("mask"), *visibility.of_keys(terms))
     walked = ("q_desc", "acc_base", "m_base", "l_base", "DV")
-    # a mask asks which keys there are at all
-    read = {"k_pos", "k_len"} | reads((*terms.score, *used))
+    read = reads((*terms.score, *masked, *used))
     step = p.step("attend", terms, (), ("k_tile", "v_tile"), walked, read)
     whole = "k_start + BLOCK_N <= k_len"
     loops = Loops(a.queries, None, step.call, a.joined, step.tails, terms.narrowed, full_if=whole, stages=1)

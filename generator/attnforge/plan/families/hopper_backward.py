@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import programs
+from .. import programs, visibility
 from ..common_values import CommonValues
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
@@ -16,7 +16,6 @@ from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
 from . import hopper_copies
-from .hopper_forward import shows_the_past
 from .hopper_frame import Frame
 from .partition import numbers_first, partition
 from .portable import in_groups
@@ -344,14 +343,9 @@ class Backward:
         key is visible, none behind the last one is.
         """
         spec, terms = self.shared.spec, self.terms
-        keep = list(terms.keep_by_distance)
         rows = ["(row < q_len)[None, :]"] if spec.scores else []
-        keys = ["(k_pos < k_len)[:, None]"] if not any(map(shows_the_past, spec.masks)) else []
-        if rows or keys:
-            keep.insert(0, Statement("keep", " & ".join((*rows, *keys))))
-        else:
-            keep[0] = dataclasses.replace(keep[0], sign="=")
-        return (*map(self._laid_out, terms.loads("mask")), *terms.apart, *keep)
+        keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True)
+        return (*map(self._laid_out, terms.loads("mask")), *keep)
 
     def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
         """Zeros in a share of the rows of some tensors that no sequence has."""

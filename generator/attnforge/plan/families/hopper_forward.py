@@ -6,8 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...language.spec import MaskTerm
-from .. import programs, softmax
+from .. import programs, softmax, visibility
 from ..access import Site
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
@@ -220,11 +219,8 @@ class Forward:
 
     @property
     def _masked(self) -> tuple[Block, ...]:
-        """The statements that make `keep`; where no later key is visible, none behind the last one is."""
-        before, keep = (*self._loads("mask"), *self.terms.apart), self.terms.keep_by_distance
-        if any(map(shows_the_past, self.shared.spec.masks)):
-            return (*before, dataclasses.replace(keep[0], sign="="), *keep[1:])
-        return (*before, Statement("keep", "(k_pos < k_len)[None, :]"), *keep)
+        """The statements that make `keep`."""
+        return (*self._loads("mask"), *visibility.of_keys(self.terms, apart=True))
 
     @property
     def _scaled(self) -> tuple[Statement, ...]:
@@ -330,13 +326,6 @@ class Forward:
             Statement("ends", "1", "+="),
         )
         return (Branch("k_start + BLOCK_N > k_len", tail, plain), Statement("", "return ends"))
-
-
-def shows_the_past(mask: MaskTerm) -> bool:
-    """True if a mask shows no key behind the query itself, by what it plainly says."""
-    said = mask.keep.args if mask.keep.op == "and" else (mask.keep,)
-    plain = {("<=", "k", "q"), ("<", "k", "q"), (">=", "q", "k"), (">", "q", "k")}
-    return any((node.op, *(arg.value for arg in node.args)) in plain for node in said)
 
 
 def _of_worker(statement: Statement) -> Statement:

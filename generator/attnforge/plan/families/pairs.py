@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import latent, programs, softmax
+from .. import latent, programs, softmax, visibility
 from ..access import Access
 from ..kernel_terms import KernelTerms
 from ..parameters import Kernel, Parameter
@@ -27,11 +27,10 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
     place = f"{total.name}_ptr + place[:, None] * k_total + k_pos[None, :]"
     keep: tuple[Block, ...] = ()
     scores = "[BLOCK_M, BLOCK_N]"
-    if terms.keep:
+    if p.spec.masks:
         keep = (
-            Statement("keep", "(row < q_len)[:, None] & (k_pos < k_len)[None, :]"),
             *terms.loads("mask"),
-            *terms.keep,
+            *visibility.masked(terms, ("(row < q_len)[:, None]", "(k_pos < k_len)[None, :]")),
             Statement("p", "tl.where(keep, p, 0.0)"),
             *terms.guarded,
         )

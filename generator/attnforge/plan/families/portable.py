@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .. import latent, programs, rotation, softmax
+from .. import latent, programs, rotation, softmax, visibility
 from ..access import Access
 from ..kernel_terms import KernelTerms, Sum
 from ..loops import Loops
@@ -75,7 +75,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
             ),
             "scored": (*latent.scored(a, "q"), *loads, *terms.score),
             "tail": programs.tail_cleared(a, "k", "v_tile"),
-            "masked": (*masked, *terms.keep),
+            "masked": (*masked, *visibility.of_keys(terms)),
             "unseen": softmax.unseen(p.spec),
             "used": used,
             "enter": (
@@ -115,7 +115,7 @@ def _dkv(p: SharedParameters) -> Kernel:
     walked = ("q_desc", *latent.names(a, "q_rest_desc"), "dout_desc", "lse_desc", "delta_desc", "row_base")
     used, back = softmax.used_again(terms), softmax.passed_back(terms, "stays")
     scored = (*terms.loads("step"), *terms.inward)
-    masked = (*terms.loads("mask"), *terms.keep)
+    masked = (*terms.loads("mask"), *visibility.masked(terms, ["(row < q_len)[None, :]"]))
     read = reads((*terms.added, *terms.inward, *used, *back))
     step = p.step("accumulate_dkdv", terms, results, own, walked, read)
     step = replace(step, constants=(*step.constants, "MAKES"))
@@ -260,7 +260,7 @@ def _dq(p: SharedParameters) -> Kernel:
                 *terms.loads("step"),
                 *terms.inward,
             ),
-            "masked": (*terms.loads("mask"), *terms.keep),
+            "masked": (*terms.loads("mask"), *visibility.of_keys(terms)),
             "guarded": terms.guarded,
             "back": back,
             "outward": (*terms.outward, *latent.passed_back(a, "q")),

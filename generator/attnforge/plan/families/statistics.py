@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...language.spec import Spec
-from .. import latent, programs
+from .. import latent, programs, visibility
 from ..analysis import Analysis, analyse
 from ..common_values import CommonValues
 from ..kernel_terms import KernelTerms
@@ -57,7 +57,8 @@ class Statistics:
         """One tile of keys of one query head, over the queries that see it."""
         p, a, terms, step = self.shared, self.analysis, self.terms, self._step
         loops = Loops(a.queries, a.query_states, step.call, a.joined, step.tails, terms.narrowed, tail_stages=1)
-        scored, masked = (*terms.loads("step"), *terms.score), (*terms.loads("mask"), *terms.keep)
+        scored = (*terms.loads("step"), *terms.score)
+        masked = (*terms.loads("mask"), *visibility.masked(terms, ["(row < q_len)[None, :]"]))
         visit = (
             Statement("row_base", p.storage.head_rows),
             *terms.loads("head"),

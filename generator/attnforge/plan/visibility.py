@@ -1,0 +1,38 @@
+"""The statements that make `keep`, which scores of a tile are visible: its bounds first, then what the masks say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from .kernel_terms import KernelTerms
+from .statements import Statement
+
+
+def masked(terms: KernelTerms, bounds: Iterable[str], *, apart: bool = False) -> tuple[Statement, ...]:
+    """The statements, after those that load what masks read.
+
+    `apart` is for kernels that have a function of this name, which keeps registers of distances apart.
+    """
+    made, first = [*terms.visible(apart=apart)], " & ".join(bounds)
+    if first:
+        return (Statement("keep", first), *made)
+    place = next(i for i, one in enumerate(made) if one.target == "keep")
+    made[place] = dataclasses.replace(made[place], sign="=")
+    return tuple(made)
+
+
+def of_keys(terms: KernelTerms, *, apart: bool = False) -> tuple[Statement, ...]:
+    """Those of a tile whose keys may be behind the last one."""
+    return masked(terms, key_bounds(terms), apart=apart)
+
+
+def key_bounds(terms: KernelTerms) -> tuple[str, ...]:
+    """The bound of keys, unless a mask plainly hides all that are behind a query: none stands behind the last key.
+
+    Rows behind the last query may see keys behind the last one then, and nothing that they make is stored.
+    """
+    plain = {("<=", "k", "q"), ("<", "k", "q"), (">=", "q", "k"), (">", "q", "k")}
+    said = (part for m in terms.spec.masks for part in (m.keep.args if m.keep.op == "and" else (m.keep,)))
+    hides_late = any((part.op, *(arg.value for arg in part.args)) in plain for part in said)
+    return () if hides_late else (f"(k_pos < k_len){terms.way('k')}",)

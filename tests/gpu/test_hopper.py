@@ -115,7 +115,7 @@ def test_gradients_are_those_of_the_portable_kernels(
     name: str, size: int, v_size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, heads, kv_heads, rows, keys = shape
-    kv_heads = heads if name == "full" else kv_heads
+    kv_heads = heads if name in ("full", "cross") else kv_heads
     torch.manual_seed(0)
     q = random(batch, rows, heads, size, dtype=torch.float16)
     k, v = (random(batch, keys, kv_heads, width, dtype=torch.float16) for width in (size, v_size))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d9cb0995b434efc
-#   text hash     e3ca87d9e0c8bdb4
+#   content hash  4bb2297ac7e700e0
+#   text hash     36c70b03592494e2
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d9cb0995b434efc
-#   text hash     c91c2a4beae2c7ae
+#   content hash  4bb2297ac7e700e0
+#   text hash     1d1afebad4ab57df
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

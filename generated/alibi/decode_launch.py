@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d9cb0995b434efc
-#   text hash     9e1f8c2b83e3b485
+#   content hash  4bb2297ac7e700e0
+#   text hash     2e81ee2284285f1e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

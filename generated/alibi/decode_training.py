@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d9cb0995b434efc
-#   text hash     dc43a0a445be0f65
+#   content hash  4bb2297ac7e700e0
+#   text hash     3069baf5f22803cc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

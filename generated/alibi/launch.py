@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d9cb0995b434efc
-#   text hash     a144b2243cc3fa44
+#   content hash  4bb2297ac7e700e0
+#   text hash     8a33962672daf29a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  285459a67bd06854
-#   text hash     1f65fdf529320cb1
+#   content hash  62fcba224fc65a21
+#   text hash     809e7972421b67a3
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  285459a67bd06854
-#   text hash     a452a6aac317e70e
+#   content hash  62fcba224fc65a21
+#   text hash     736da52897e27af7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

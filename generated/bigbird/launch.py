@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  285459a67bd06854
-#   text hash     3a411d0d09ff1f9f
+#   content hash  62fcba224fc65a21
+#   text hash     bfbc605b22cdaddc
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

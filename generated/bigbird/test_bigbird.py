@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  285459a67bd06854
-#   text hash     a9c343e8cd63a93b
+#   content hash  62fcba224fc65a21
+#   text hash     80b0353d0c44a70c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

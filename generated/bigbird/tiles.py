@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  285459a67bd06854
-#   text hash     ba619d92de4f2664
+#   content hash  62fcba224fc65a21
+#   text hash     0b80751bc5c44561
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a4b0e19d09abe76
-#   text hash     827ba3d6731e29d3
+#   content hash  b1c107bbf7992632
+#   text hash     352c3a7182236fb2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a4b0e19d09abe76
-#   text hash     522b72541db01ad1
+#   content hash  b1c107bbf7992632
+#   text hash     9b5a2602ee0537e7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

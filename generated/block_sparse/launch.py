@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a4b0e19d09abe76
-#   text hash     179a71fe42fdd4ba
+#   content hash  b1c107bbf7992632
+#   text hash     775823d2ea1ae273
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

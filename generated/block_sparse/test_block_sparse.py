@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a4b0e19d09abe76
-#   text hash     4d8a3007ae22f0cc
+#   content hash  b1c107bbf7992632
+#   text hash     394c118e466e74e2
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a4b0e19d09abe76
-#   text hash     7f4c788d477f7642
+#   content hash  b1c107bbf7992632
+#   text hash     fca6a554b9dcf1dc
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

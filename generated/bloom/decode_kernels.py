@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9d59f9e7572ba3c
-#   text hash     6e899c1bb408e389
+#   content hash  73b642da2ecfac2a
+#   text hash     0d6379679cc96b09
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

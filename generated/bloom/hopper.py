@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9d59f9e7572ba3c
-#   text hash     9e33746ee6a6248e
+#   content hash  73b642da2ecfac2a
+#   text hash     fe90b921c62933bf
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9d59f9e7572ba3c
-#   text hash     4922ed30035517be
+#   content hash  73b642da2ecfac2a
+#   text hash     cc05df5ebba9e5d9
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

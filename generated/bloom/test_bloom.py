@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9d59f9e7572ba3c
-#   text hash     60df942336423a2e
+#   content hash  73b642da2ecfac2a
+#   text hash     bfb57069ac8b32ee
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

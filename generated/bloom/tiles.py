@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9d59f9e7572ba3c
-#   text hash     09489a03048c1923
+#   content hash  73b642da2ecfac2a
+#   text hash     19b4465d1df7ac3a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

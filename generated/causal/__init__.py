@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a278b0cca140053
-#   text hash     eaf2404911235e1c
+#   content hash  021d24b2b76875e9
+#   text hash     799627c6ee5a804b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a278b0cca140053
-#   text hash     67d56224cb6a0aa6
+#   content hash  021d24b2b76875e9
+#   text hash     f14cce94afdf1a21
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

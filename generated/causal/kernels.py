@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a278b0cca140053
-#   text hash     67db830fe41573e4
+#   content hash  021d24b2b76875e9
+#   text hash     16c04f4daa869a89
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a278b0cca140053
-#   text hash     34394a7b80f31a32
+#   content hash  021d24b2b76875e9
+#   text hash     6c9ca1ca315cb97a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

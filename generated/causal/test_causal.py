@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a278b0cca140053
-#   text hash     f6a6120081ef50e9
+#   content hash  021d24b2b76875e9
+#   text hash     fa54853a543841f4
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

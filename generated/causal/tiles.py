@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a278b0cca140053
-#   text hash     3bac98dbcd77d57c
+#   content hash  021d24b2b76875e9
+#   text hash     a79257c5766209ca
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1e4c7e2d74dfc57d
-#   text hash     a7fbc183b3b4405e
+#   content hash  ef0b32de823092a6
+#   text hash     5fea13def1ffd0bc
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

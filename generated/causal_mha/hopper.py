@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1e4c7e2d74dfc57d
-#   text hash     6081c83699e2766f
+#   content hash  ef0b32de823092a6
+#   text hash     e9da0b170cbf0eca
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1e4c7e2d74dfc57d
-#   text hash     ea0eb1a3b437c79d
+#   content hash  ef0b32de823092a6
+#   text hash     16d8843bb709b0ee
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

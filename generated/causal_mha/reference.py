@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1e4c7e2d74dfc57d
-#   text hash     f317d3424046cd54
+#   content hash  ef0b32de823092a6
+#   text hash     c07e1c01494c7d48
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

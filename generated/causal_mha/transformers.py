@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1e4c7e2d74dfc57d
-#   text hash     de0cb508a58dcdf5
+#   content hash  ef0b32de823092a6
+#   text hash     538863ef75a3c4de
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da19e08d73e922f3
-#   text hash     39e7eb258ffd3404
+#   content hash  e0f3cd9b7898eb95
+#   text hash     a70cc541098ea4f0
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da19e08d73e922f3
-#   text hash     c6a49f4ab99b66fc
+#   content hash  e0f3cd9b7898eb95
+#   text hash     6b2c81f46093a68f
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da19e08d73e922f3
-#   text hash     24c3b6c5583b3a35
+#   content hash  e0f3cd9b7898eb95
+#   text hash     45eae2f3f84d7a74
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da19e08d73e922f3
-#   text hash     470fe33eae66a513
+#   content hash  e0f3cd9b7898eb95
+#   text hash     f1b4b4d5b6755e82
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

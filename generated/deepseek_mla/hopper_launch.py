@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a797bac37711b3c6
-#   text hash     61469089d084fd7c
+#   content hash  90269c199830ef44
+#   text hash     ac6f69a9e135191d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a797bac37711b3c6
-#   text hash     2e5e122791012f9e
+#   content hash  90269c199830ef44
+#   text hash     be9c30b5ccf95649
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

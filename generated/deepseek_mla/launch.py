@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a797bac37711b3c6
-#   text hash     75da7ff8a6554adf
+#   content hash  90269c199830ef44
+#   text hash     5710d92db50a60b9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

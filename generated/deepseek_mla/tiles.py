@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a797bac37711b3c6
-#   text hash     cb18ecf6fae2ac00
+#   content hash  90269c199830ef44
+#   text hash     370106666f2c3277
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

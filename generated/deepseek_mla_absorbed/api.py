@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7d5d15fe0d128653
-#   text hash     30f18a1dc8913f29
+#   content hash  d0febca3da22c058
+#   text hash     06efb46dfff4cb94
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7d5d15fe0d128653
-#   text hash     93bbeaf2c1333ffd
+#   content hash  d0febca3da22c058
+#   text hash     c569884f6292ce8d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7d5d15fe0d128653
-#   text hash     4dd5cabb8c3839da
+#   content hash  d0febca3da22c058
+#   text hash     b139835384e8f4be
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24bcda74c952b394
-#   text hash     40239d3d081d6d5e
+#   content hash  f5c57ae1851a370c
+#   text hash     420a86c7af306570
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24bcda74c952b394
-#   text hash     23acd13360b9ec1b
+#   content hash  f5c57ae1851a370c
+#   text hash     291203c6cf699ef7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

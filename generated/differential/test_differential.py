@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24bcda74c952b394
-#   text hash     123306c1671e2dc2
+#   content hash  f5c57ae1851a370c
+#   text hash     aa13d38b0bc3eb57
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

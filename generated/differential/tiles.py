@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  24bcda74c952b394
-#   text hash     dd08f06e8e499738
+#   content hash  f5c57ae1851a370c
+#   text hash     99cffb9cc3c4b6b6
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dcf1324d89b4a65f
-#   text hash     590c9cef85c0c226
+#   content hash  b1ccdc1d9eed69b5
+#   text hash     7ca4ef54ac97c887
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

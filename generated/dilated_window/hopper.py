@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dcf1324d89b4a65f
-#   text hash     894fe44a42323094
+#   content hash  b1ccdc1d9eed69b5
+#   text hash     315bbbd45379efdd
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

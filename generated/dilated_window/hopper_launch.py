@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dcf1324d89b4a65f
-#   text hash     52d96f0eb95e12b2
+#   content hash  b1ccdc1d9eed69b5
+#   text hash     93eea14db7ab048b
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

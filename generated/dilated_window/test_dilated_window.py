@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dcf1324d89b4a65f
-#   text hash     a7c2dc85464105fa
+#   content hash  b1ccdc1d9eed69b5
+#   text hash     08a17798515d51b3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dcf1324d89b4a65f
-#   text hash     b32ae11320e6134e
+#   content hash  b1ccdc1d9eed69b5
+#   text hash     8ea486913f2007f8
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

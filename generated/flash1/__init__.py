@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f11448e6536affc5
-#   text hash     5590ed63bcb8a742
+#   content hash  19add927ce83ed87
+#   text hash     3b23ea2e44979d65
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f11448e6536affc5
-#   text hash     888ffe367cacec82
+#   content hash  19add927ce83ed87
+#   text hash     06bccdbd57538643
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

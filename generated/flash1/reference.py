@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f11448e6536affc5
-#   text hash     9cc4702b67fd7ed3
+#   content hash  19add927ce83ed87
+#   text hash     bdaadc85394c1e32
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f11448e6536affc5
-#   text hash     717b03cbb58b0d36
+#   content hash  19add927ce83ed87
+#   text hash     f00657240d1de915
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

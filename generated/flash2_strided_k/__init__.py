@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3a6817b5c51f4a37
-#   text hash     855711076ad2ed8d
+#   content hash  256584690ca1c9f0
+#   text hash     1c118eda73bdb734
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3a6817b5c51f4a37
-#   text hash     98b145e4e996ddbe
+#   content hash  256584690ca1c9f0
+#   text hash     f6243feb2977f083
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3a6817b5c51f4a37
-#   text hash     25b7a4aa92abcf72
+#   content hash  256584690ca1c9f0
+#   text hash     1b4325300c21a3ed
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

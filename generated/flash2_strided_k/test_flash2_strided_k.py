@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3a6817b5c51f4a37
-#   text hash     3a5365fb5334a813
+#   content hash  256584690ca1c9f0
+#   text hash     1835ff2f47d06f7e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

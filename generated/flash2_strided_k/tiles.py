@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3a6817b5c51f4a37
-#   text hash     cfa94f5765ff2ca3
+#   content hash  256584690ca1c9f0
+#   text hash     3e410c10e10c4e70
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

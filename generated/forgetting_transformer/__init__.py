@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffcc062f99d89c12
-#   text hash     6fcc90506caa3824
+#   content hash  6914d597e22a9571
+#   text hash     c869b5b3e57abbd6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffcc062f99d89c12
-#   text hash     63eea3ecc443d28b
+#   content hash  6914d597e22a9571
+#   text hash     ce2abfa0e471d8f8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -210,7 +210,7 @@ def weigh(
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
-        keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= distance <= tl.maximum(q_pos[:, None] - in_log_decay_at_begin_q[:, None], 0)  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)

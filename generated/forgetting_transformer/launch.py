@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffcc062f99d89c12
-#   text hash     f949767be38f6ef3
+#   content hash  6914d597e22a9571
+#   text hash     ca953a239f99d58a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -94,54 +94,61 @@ def _differentiate(
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
-
-    dq = dq if wanted[0] else runtime.empty_like(q)
-    in_log_decay_q_sum = (
-        lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] and dlse is not None else None
+    in_log_decay_k_sum = (
+        (lse.new_empty if entries is None else lse.new_zeros)(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
+        if wanted[3]
+        else None
     )
+    at_once = entries is None and (dlse is None or not wanted[3]) and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_log_decay_sums, scale, out, lse, dout, dlse, delta, dq,
+        dk, dv, in_log_decay_k_sum,
+    )  # fmt: skip
+    if not at_once:
 
-    def launch(block_m, block_n, warps, stages):
-        runtime.launch(
-            cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, entries, float(scale), in_log_decay_sums,
-             in_log_decay_q_sum),
-            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
-            from_shapes=lambda: dict(
-                _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries),
-                in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
-            ),
-        )  # fmt: skip
-
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
-
-    if wanted[1] or wanted[2] or wanted[3]:
-        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
-        in_log_decay_k_sum = (
-            (lse.new_empty if entries is None else lse.new_zeros)(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
-            if wanted[3]
+        dq = dq if wanted[0] else runtime.empty_like(q)
+        in_log_decay_q_sum = (
+            lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
+            if wanted[3] and dlse is not None
             else None
         )
 
-        def launch(block_m, block_n, warps, stages, makes=None):
+        def launch(block_m, block_n, warps, stages):
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n, makes),
-                (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, entries, float(scale), in_log_decay_sums,
-                 in_log_decay_k_sum if makes != "dv" else None),
-                grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                cache, kernels.backward_dq, (block_m, block_n),
+                (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, entries, float(scale), in_log_decay_sums,
+                 in_log_decay_q_sum),
+                grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
+                    out_desc=runtime.tile_source(out, block_m, entries),
                     dout_desc=runtime.tile_source(dout, block_m, entries),
-                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
-                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
-                    in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                    in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
+                    TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+
+        if wanted[1] or wanted[2] or wanted[3]:
+            dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
+
+            def launch(block_m, block_n, warps, stages, makes=None):
+                runtime.launch(
+                    cache, kernels.backward_dkv, (block_m, block_n, makes),
+                    (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, entries, float(scale), in_log_decay_sums,
+                     in_log_decay_k_sum if makes != "dv" else None),
+                    grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                    from_shapes=lambda: dict(
+                        _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
+                        dout_desc=runtime.tile_source(dout, block_m, entries),
+                        lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                        delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                        in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
+                        TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                    ),
+                )  # fmt: skip
+
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = in_log_decay_k_sum if dlse is None else in_log_decay_q_sum + in_log_decay_k_sum

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffcc062f99d89c12
-#   text hash     887ea6a6cee0981f
+#   content hash  6914d597e22a9571
+#   text hash     e7fabc57ca8ce3de
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffcc062f99d89c12
-#   text hash     1bdf246fdec1f1a0
+#   content hash  6914d597e22a9571
+#   text hash     0ad88c8fc428fb46
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

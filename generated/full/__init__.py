@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f905de52b6a3473
-#   text hash     d976cae9081f3e95
+#   content hash  2c728e3c35d0ee11
+#   text hash     87b14855f909f26a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

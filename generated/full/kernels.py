@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f905de52b6a3473
-#   text hash     027ec1710049f106
+#   content hash  2c728e3c35d0ee11
+#   text hash     d54488848f02163b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f905de52b6a3473
-#   text hash     0e9d67c55335f34d
+#   content hash  2c728e3c35d0ee11
+#   text hash     4d01a8947dd079d8
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

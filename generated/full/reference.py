@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f905de52b6a3473
-#   text hash     be233f00b3eff657
+#   content hash  2c728e3c35d0ee11
+#   text hash     9fda80955311c62a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f905de52b6a3473
-#   text hash     465f083d0242e833
+#   content hash  2c728e3c35d0ee11
+#   text hash     16a37a45e84920c2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f905de52b6a3473
-#   text hash     8f2b34332d105b2f
+#   content hash  2c728e3c35d0ee11
+#   text hash     f54fc3ace9d6ffb6
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e3da4013b5187a0
-#   text hash     083817306a5e373c
+#   content hash  bc3aa2cfcc413183
+#   text hash     ef4fa9a9fd97efed
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

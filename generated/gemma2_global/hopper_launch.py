@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e3da4013b5187a0
-#   text hash     f9ea6c4323e1e921
+#   content hash  bc3aa2cfcc413183
+#   text hash     170a3ead1c642fe7
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e3da4013b5187a0
-#   text hash     48ec08fa1c173b86
+#   content hash  bc3aa2cfcc413183
+#   text hash     8586de09f58a4f41
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e3da4013b5187a0
-#   text hash     8f640c8dc34437aa
+#   content hash  bc3aa2cfcc413183
+#   text hash     c1334691e3d5b126
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

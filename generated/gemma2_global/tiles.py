@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e3da4013b5187a0
-#   text hash     278d5c3840cc1ccd
+#   content hash  bc3aa2cfcc413183
+#   text hash     b7967576ce34787e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be6067e866e81842
-#   text hash     e9dbb6c8b0e92ab0
+#   content hash  47b3443ce4fa69d1
+#   text hash     f16123fc2a8f43eb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be6067e866e81842
-#   text hash     5be02f1c9c95a747
+#   content hash  47b3443ce4fa69d1
+#   text hash     27c01a6a1c350bd5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

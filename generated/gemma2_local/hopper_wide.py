@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be6067e866e81842
-#   text hash     d52fffac6c89a3de
+#   content hash  47b3443ce4fa69d1
+#   text hash     cf3716510da37432
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be6067e866e81842
-#   text hash     f4a544fd7f9a26e9
+#   content hash  47b3443ce4fa69d1
+#   text hash     252f2790bc28fce9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be6067e866e81842
-#   text hash     39e871f0840a4b78
+#   content hash  47b3443ce4fa69d1
+#   text hash     8be9d2909e707bbb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

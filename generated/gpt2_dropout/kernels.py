@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  655bcfab606b512d
-#   text hash     faca58b4f839bf79
+#   content hash  7a46419afae9717e
+#   text hash     4c2ed870a2b081b3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

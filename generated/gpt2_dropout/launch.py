@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  655bcfab606b512d
-#   text hash     3fce95c8a79cfd84
+#   content hash  7a46419afae9717e
+#   text hash     cc32c05e85c36b5e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  655bcfab606b512d
-#   text hash     e9d44d032a9a7e04
+#   content hash  7a46419afae9717e
+#   text hash     d74ec77901f042fb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

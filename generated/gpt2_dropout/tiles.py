@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  655bcfab606b512d
-#   text hash     1228c2979da413f7
+#   content hash  7a46419afae9717e
+#   text hash     d93d5e5c350f9c38
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  655bcfab606b512d
-#   text hash     17f99bff1d75cb8c
+#   content hash  7a46419afae9717e
+#   text hash     70d722b2683b22fb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  596e41611b9f85eb
-#   text hash     6577416dced3aacb
+#   content hash  bd22aa83e604b851
+#   text hash     304fdefc3e65b3bb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

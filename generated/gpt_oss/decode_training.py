@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  596e41611b9f85eb
-#   text hash     57dcb92ab134a315
+#   content hash  bd22aa83e604b851
+#   text hash     8afcfa66e77cdf73
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

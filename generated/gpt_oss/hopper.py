@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  596e41611b9f85eb
-#   text hash     6bf0ad9114803bfe
+#   content hash  bd22aa83e604b851
+#   text hash     f656c9f95b20d0cd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

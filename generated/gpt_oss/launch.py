@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  596e41611b9f85eb
-#   text hash     b00d592f3b1c28b6
+#   content hash  bd22aa83e604b851
+#   text hash     502bb40abce32e15
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  596e41611b9f85eb
-#   text hash     7d852e0d752377a6
+#   content hash  bd22aa83e604b851
+#   text hash     bae1d7898b39c5da
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

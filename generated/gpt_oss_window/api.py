@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6a131185085476e3
-#   text hash     9317167384932b8e
+#   content hash  3d95653bc70d2ea4
+#   text hash     2878e0aefdb75b75
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6a131185085476e3
-#   text hash     bd22c1735ca9034a
+#   content hash  3d95653bc70d2ea4
+#   text hash     b604a69c6aa04497
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

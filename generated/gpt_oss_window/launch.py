@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6a131185085476e3
-#   text hash     bf49673726178ab6
+#   content hash  3d95653bc70d2ea4
+#   text hash     19e8ff01e7d4190c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3d1127fbd3497a20
-#   text hash     2da90fa4472ac7e5
+#   content hash  2e66d2a7025507b6
+#   text hash     806b8ab33224a0ff
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3d1127fbd3497a20
-#   text hash     c807ff873c5fb26e
+#   content hash  2e66d2a7025507b6
+#   text hash     4a8de28b7715eff7
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

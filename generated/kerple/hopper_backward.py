@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3d1127fbd3497a20
-#   text hash     952cf881a3cd974d
+#   content hash  2e66d2a7025507b6
+#   text hash     c95198eea0472893
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

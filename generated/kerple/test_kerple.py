@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3d1127fbd3497a20
-#   text hash     c533d2f38f2b678f
+#   content hash  2e66d2a7025507b6
+#   text hash     409d834096c1d7dd
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

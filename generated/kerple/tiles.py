@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3d1127fbd3497a20
-#   text hash     62de65a85012c250
+#   content hash  2e66d2a7025507b6
+#   text hash     853b05fed8916a41
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

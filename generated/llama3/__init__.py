@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5dfaefd59f2b02d5
-#   text hash     9f560298cac9353a
+#   content hash  66f8448e81447c50
+#   text hash     260a45a586176169
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5dfaefd59f2b02d5
-#   text hash     0f2d1fe4f3a8cf79
+#   content hash  66f8448e81447c50
+#   text hash     5f336e5a7fe8bbc3
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5dfaefd59f2b02d5
-#   text hash     eeacc8b686ba62e8
+#   content hash  66f8448e81447c50
+#   text hash     88a369b2c5d9d2c3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

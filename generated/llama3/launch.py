@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5dfaefd59f2b02d5
-#   text hash     1a55c9cc21b6077f
+#   content hash  66f8448e81447c50
+#   text hash     2e7dd54473327683
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5dfaefd59f2b02d5
-#   text hash     2614d10ad7999fe8
+#   content hash  66f8448e81447c50
+#   text hash     3ed9c5d837e46cd6
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

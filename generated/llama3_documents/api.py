@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad378a99945568cc
-#   text hash     b271209b40b2bdd5
+#   content hash  3cd0a80303e0fb55
+#   text hash     292d25199c261f10
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad378a99945568cc
-#   text hash     6f303c430ca8ce51
+#   content hash  3cd0a80303e0fb55
+#   text hash     c1a682af538488f8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

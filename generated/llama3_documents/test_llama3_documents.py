@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad378a99945568cc
-#   text hash     ce517695e45b3b4b
+#   content hash  3cd0a80303e0fb55
+#   text hash     bed1eb052fbf6249
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ad378a99945568cc
-#   text hash     11a39ebfe706fb64
+#   content hash  3cd0a80303e0fb55
+#   text hash     0700c693be314892
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

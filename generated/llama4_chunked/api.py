@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbde00e5a2277660
-#   text hash     6886df23c2164b99
+#   content hash  a4c2176d2a845872
+#   text hash     d7432441bf0b1651
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

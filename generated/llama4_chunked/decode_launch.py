@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbde00e5a2277660
-#   text hash     51df9e19f8d7d51f
+#   content hash  a4c2176d2a845872
+#   text hash     f20e441146ae4a3d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

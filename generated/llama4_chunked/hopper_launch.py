@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbde00e5a2277660
-#   text hash     7cf05cdf2304002a
+#   content hash  a4c2176d2a845872
+#   text hash     53ab0c0af40b145f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41003da20de98b4a
-#   text hash     a8c923bef33f3212
+#   content hash  722f709fa360f148
+#   text hash     b4afcc6f3fbf4302
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41003da20de98b4a
-#   text hash     eb216b1f140d2bce
+#   content hash  722f709fa360f148
+#   text hash     a6ae042085071a02
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41003da20de98b4a
-#   text hash     0e1b7458b149219a
+#   content hash  722f709fa360f148
+#   text hash     9faf379ea42544e5
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -210,7 +210,7 @@ def weigh(
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
-        keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= distance <= tl.maximum(q_pos[:, None] - in_log_decay_at_begin_q[:, None], 0)  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41003da20de98b4a
-#   text hash     565aecc0dc1dcdb5
+#   content hash  722f709fa360f148
+#   text hash     d316d5fc72fec69c
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41003da20de98b4a
-#   text hash     fdb8c9f71d210caf
+#   content hash  722f709fa360f148
+#   text hash     a1fe53f4b6955658
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  58b1f83ce36dc497
-#   text hash     a88032f37ce39fb5
+#   content hash  39551e877a278d34
+#   text hash     c712d6c455c47b1e
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  58b1f83ce36dc497
-#   text hash     5b2960b3af2ba404
+#   content hash  39551e877a278d34
+#   text hash     9d948c6ec2ddd6d1
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

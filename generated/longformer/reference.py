@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  58b1f83ce36dc497
-#   text hash     e57dd9646233a8eb
+#   content hash  39551e877a278d34
+#   text hash     8a6494b21640773c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

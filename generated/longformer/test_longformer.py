@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  58b1f83ce36dc497
-#   text hash     3a47675d0f6e3194
+#   content hash  39551e877a278d34
+#   text hash     572d1fe418537bac
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  58b1f83ce36dc497
-#   text hash     164c1500f13548d4
+#   content hash  39551e877a278d34
+#   text hash     f2e491d3a11e1e39
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  604ee4571b7ff6df
-#   text hash     654718ca6b6c710f
+#   content hash  060847afcd67d63f
+#   text hash     6adc53e1577d080a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

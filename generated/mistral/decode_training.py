@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  604ee4571b7ff6df
-#   text hash     dd37e472ebb10e79
+#   content hash  060847afcd67d63f
+#   text hash     f251ccb0a8260830
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  604ee4571b7ff6df
-#   text hash     0f950e12301f9818
+#   content hash  060847afcd67d63f
+#   text hash     8341ec14618df56f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

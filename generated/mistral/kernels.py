@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  604ee4571b7ff6df
-#   text hash     4730743a5e6bdf8c
+#   content hash  060847afcd67d63f
+#   text hash     a744fbbb3108f5ad
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5e6f2d80f256cc5
-#   text hash     af31ac016766b8e1
+#   content hash  529a4044e5060be8
+#   text hash     a306a473e59fd415
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5e6f2d80f256cc5
-#   text hash     a6aad67f812ef84c
+#   content hash  529a4044e5060be8
+#   text hash     e3ef2c87c63ab476
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5e6f2d80f256cc5
-#   text hash     c63ff498510c8047
+#   content hash  529a4044e5060be8
+#   text hash     7a8e547664086016
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5e6f2d80f256cc5
-#   text hash     95b8ef22f49e8f65
+#   content hash  529a4044e5060be8
+#   text hash     9436c6f757191c3d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

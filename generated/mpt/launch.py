@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5e6f2d80f256cc5
-#   text hash     8d201634ec66fcb6
+#   content hash  529a4044e5060be8
+#   text hash     01b853871cfad025
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

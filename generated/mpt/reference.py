@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5e6f2d80f256cc5
-#   text hash     0f8958650a75e808
+#   content hash  529a4044e5060be8
+#   text hash     cc515144d78e0526
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

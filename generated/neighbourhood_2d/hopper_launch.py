@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9fe4c0af30ae30e0
-#   text hash     eda72d9e4a80f35d
+#   content hash  80b7c4ba5774ff1c
+#   text hash     817a5db95be06947
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9fe4c0af30ae30e0
-#   text hash     75c5410406dc5d5f
+#   content hash  80b7c4ba5774ff1c
+#   text hash     49df594f0ceb6bfa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

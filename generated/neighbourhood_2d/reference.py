@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9fe4c0af30ae30e0
-#   text hash     63c356a1fe34d1eb
+#   content hash  80b7c4ba5774ff1c
+#   text hash     b7f09f85cd87c9aa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9fe4c0af30ae30e0
-#   text hash     e4ea5e159c521bca
+#   content hash  80b7c4ba5774ff1c
+#   text hash     ac9f47cf16820c81
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

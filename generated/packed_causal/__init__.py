@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6cf4fc9c266178c4
-#   text hash     430bbeee47a9acb7
+#   content hash  de31381078d6b65c
+#   text hash     b3bb0442e6fca90c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6cf4fc9c266178c4
-#   text hash     5f932712ecd0c995
+#   content hash  de31381078d6b65c
+#   text hash     c673f37eb2fedba4
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

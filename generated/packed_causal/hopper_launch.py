@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6cf4fc9c266178c4
-#   text hash     4d6da0f4ea51e7dc
+#   content hash  de31381078d6b65c
+#   text hash     aa2fda628f37ecb9
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

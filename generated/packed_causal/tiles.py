@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6cf4fc9c266178c4
-#   text hash     1a87919fe3c6d4cc
+#   content hash  de31381078d6b65c
+#   text hash     53acdda02c0a4ce4
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32070581d7866263
-#   text hash     72a6ff506273cdc4
+#   content hash  8d46e4a88f64e862
+#   text hash     5fec9f8d49a67ccb
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32070581d7866263
-#   text hash     04b7a73bd05ce0e7
+#   content hash  8d46e4a88f64e862
+#   text hash     e724d9c80dcaa93d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32070581d7866263
-#   text hash     a34ff64c6608527d
+#   content hash  8d46e4a88f64e862
+#   text hash     b87f994a38ac0782
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32070581d7866263
-#   text hash     9e11d538fdf3d99e
+#   content hash  8d46e4a88f64e862
+#   text hash     6fc3021b0b9aa828
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1f529a6cdde89146
-#   text hash     de8bba312ae091b7
+#   content hash  90f8189e2e70e8f4
+#   text hash     8848e527d1183cce
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

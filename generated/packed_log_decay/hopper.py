@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1f529a6cdde89146
-#   text hash     2a27ff9ec3e6aa7e
+#   content hash  90f8189e2e70e8f4
+#   text hash     37bb4bbe254c46a2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -247,7 +247,7 @@ def weigh(
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
-        keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= distance <= tl.maximum(q_pos[:, None] - in_log_decay_at_begin_q[:, None], 0)  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     # [64]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1f529a6cdde89146
-#   text hash     ded8f02bbe169b5e
+#   content hash  90f8189e2e70e8f4
+#   text hash     6bdce409483c845e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

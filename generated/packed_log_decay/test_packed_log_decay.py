@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1f529a6cdde89146
-#   text hash     ba8111e5371c860f
+#   content hash  90f8189e2e70e8f4
+#   text hash     8ff6004abaa5bc80
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30b5b57cfeeadd57
-#   text hash     794d8d3d0b7d7b7e
+#   content hash  d57f09c916023168
+#   text hash     87a167bea01f0b38
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30b5b57cfeeadd57
-#   text hash     0db5d1774135bb00
+#   content hash  d57f09c916023168
+#   text hash     552463c23da58d9e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

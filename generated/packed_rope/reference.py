@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30b5b57cfeeadd57
-#   text hash     44503017db9e86c6
+#   content hash  d57f09c916023168
+#   text hash     197aa525c7146660
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

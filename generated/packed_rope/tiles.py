@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30b5b57cfeeadd57
-#   text hash     cdfd39120010a8bb
+#   content hash  d57f09c916023168
+#   text hash     cbd7e476cc9bc9b1
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  016d66c6bac578db
-#   text hash     03d2ac6abbfe235c
+#   content hash  bc6b0e277b9dd385
+#   text hash     5d91a2d1db76021d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  016d66c6bac578db
-#   text hash     4e5b0e504e1f5fd8
+#   content hash  bc6b0e277b9dd385
+#   text hash     07581b48b3879755
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  016d66c6bac578db
-#   text hash     95662a5c0a4f9a86
+#   content hash  bc6b0e277b9dd385
+#   text hash     e80cde1fd913a0f1
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

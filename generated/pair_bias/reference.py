@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  016d66c6bac578db
-#   text hash     fb46b7ffdba36b6d
+#   content hash  bc6b0e277b9dd385
+#   text hash     fbda3757d86d653f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  016d66c6bac578db
-#   text hash     9f24f1b38dbf6110
+#   content hash  bc6b0e277b9dd385
+#   text hash     6e456c8c4d100a3f
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

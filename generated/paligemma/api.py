@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28b1d1d27d110f87
-#   text hash     908a9f1c2614d48f
+#   content hash  eabad75eead29249
+#   text hash     08b944676570ecd0
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28b1d1d27d110f87
-#   text hash     f2a15ae98163b18f
+#   content hash  eabad75eead29249
+#   text hash     af05c6083b225f38
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28b1d1d27d110f87
-#   text hash     af955bc07c4b809f
+#   content hash  eabad75eead29249
+#   text hash     6af37621b1d37e99
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28b1d1d27d110f87
-#   text hash     702331bab996d6e3
+#   content hash  eabad75eead29249
+#   text hash     ab012b04935cac65
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86bca5f4d9cc86
-#   text hash     33f19cfadb8275f4
+#   content hash  67313d7c9d700c45
+#   text hash     08efe91e198dc3cb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

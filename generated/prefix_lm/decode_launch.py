@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86bca5f4d9cc86
-#   text hash     113822f06ee05eb8
+#   content hash  67313d7c9d700c45
+#   text hash     2052d054387bcab8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86bca5f4d9cc86
-#   text hash     e5d297c0bfb86317
+#   content hash  67313d7c9d700c45
+#   text hash     18b3923f0fb34771
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

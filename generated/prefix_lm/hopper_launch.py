@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86bca5f4d9cc86
-#   text hash     52be7979a2b54bc4
+#   content hash  67313d7c9d700c45
+#   text hash     52564fc641ef018b
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

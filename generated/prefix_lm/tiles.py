@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86bca5f4d9cc86
-#   text hash     f90c7d91626d8188
+#   content hash  67313d7c9d700c45
+#   text hash     d3fa5fb83e4ddde9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8b57ed2aba263532
-#   text hash     63c83886f5e8a95c
+#   content hash  2b9eda5015c3d39a
+#   text hash     2d10fd186a47b07c
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8b57ed2aba263532
-#   text hash     e9dc92868ab952fe
+#   content hash  2b9eda5015c3d39a
+#   text hash     ce11245e989af554
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

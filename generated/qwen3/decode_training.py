@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8b57ed2aba263532
-#   text hash     de7ed1bc244fbba5
+#   content hash  2b9eda5015c3d39a
+#   text hash     ce1fa56ad50a5fda
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

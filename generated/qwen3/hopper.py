@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8b57ed2aba263532
-#   text hash     6bdff1231194da40
+#   content hash  2b9eda5015c3d39a
+#   text hash     d8b0f0c6a0d389ef
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

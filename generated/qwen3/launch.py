@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8b57ed2aba263532
-#   text hash     ca34680df77504c7
+#   content hash  2b9eda5015c3d39a
+#   text hash     473cc1fead7c13a8
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

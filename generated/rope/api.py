@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3abf6afad71ddfb1
-#   text hash     cbe8978f0f68f15f
+#   content hash  02fce09cd0770c41
+#   text hash     5a1e213005896aac
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3abf6afad71ddfb1
-#   text hash     39ee3ea075a19c2e
+#   content hash  02fce09cd0770c41
+#   text hash     4becebc2c2a18312
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

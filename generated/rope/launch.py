@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3abf6afad71ddfb1
-#   text hash     f2b8a2ef1e059cb4
+#   content hash  02fce09cd0770c41
+#   text hash     2335d88e669aa40c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

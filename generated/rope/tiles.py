@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3abf6afad71ddfb1
-#   text hash     481fe97bb557fee3
+#   content hash  02fce09cd0770c41
+#   text hash     2677f718cb180e76
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  445362dc45969a36
-#   text hash     253671f7bd69fb6d
+#   content hash  0586f686bc10ab05
+#   text hash     707ab86b92b4d645
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  445362dc45969a36
-#   text hash     c601066c3136dca7
+#   content hash  0586f686bc10ab05
+#   text hash     03baadeff9729c91
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  445362dc45969a36
-#   text hash     113a2a3a3aa281b7
+#   content hash  0586f686bc10ab05
+#   text hash     82f7fd3ab0e84619
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

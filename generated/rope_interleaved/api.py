@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d7210a2ab7ec5bda
-#   text hash     6d2ff799fe2360cb
+#   content hash  ab4018dbe2b3aac8
+#   text hash     a9946a9af74caa20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d7210a2ab7ec5bda
-#   text hash     cbbd0aeb884f4d0f
+#   content hash  ab4018dbe2b3aac8
+#   text hash     e8cc9c300fe857f3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d7210a2ab7ec5bda
-#   text hash     2e6cb02a10f36d9e
+#   content hash  ab4018dbe2b3aac8
+#   text hash     728d3a785b4ceb2d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d7210a2ab7ec5bda
-#   text hash     76a03f57a2985f5e
+#   content hash  ab4018dbe2b3aac8
+#   text hash     e03026829b9aada6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7ebedd04e728561
-#   text hash     aa3f18cf74270847
+#   content hash  1b99eb48796c006d
+#   text hash     b8fb8bbf1997bb36
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7ebedd04e728561
-#   text hash     c0a42dba755757ef
+#   content hash  1b99eb48796c006d
+#   text hash     5434072c56ead54d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

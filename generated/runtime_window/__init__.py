@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6abedebd1aceef6
-#   text hash     fb0a64e8137164e5
+#   content hash  df8adf172147cdb2
+#   text hash     d182d8bf76c36149
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6abedebd1aceef6
-#   text hash     9ab2bb8d895a0847
+#   content hash  df8adf172147cdb2
+#   text hash     4dc9bf8744d1d35b
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

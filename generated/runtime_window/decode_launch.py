@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6abedebd1aceef6
-#   text hash     e0dd7a6d1edb6f8e
+#   content hash  df8adf172147cdb2
+#   text hash     9e63a459da359c88
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

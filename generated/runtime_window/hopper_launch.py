@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6abedebd1aceef6
-#   text hash     aa5242c803968686
+#   content hash  df8adf172147cdb2
+#   text hash     48e46a2d8c5e3da5
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6abedebd1aceef6
-#   text hash     3521d7790c7d5186
+#   content hash  df8adf172147cdb2
+#   text hash     fb87db68ab0a08ea
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

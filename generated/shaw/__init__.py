@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d057645149f65f5a
-#   text hash     5dad999b9125dd89
+#   content hash  02e08118f0a3ea5e
+#   text hash     ecf6fda9862e78cc
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

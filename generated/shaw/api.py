@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d057645149f65f5a
-#   text hash     03b8f8b199a3dc69
+#   content hash  02e08118f0a3ea5e
+#   text hash     66d5e263bc9e912e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

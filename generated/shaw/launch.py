@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d057645149f65f5a
-#   text hash     9b28b5c00d305c01
+#   content hash  02e08118f0a3ea5e
+#   text hash     de7838cfc6a473c2
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

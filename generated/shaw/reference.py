@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d057645149f65f5a
-#   text hash     57a423c70674640b
+#   content hash  02e08118f0a3ea5e
+#   text hash     045443a63a132332
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d057645149f65f5a
-#   text hash     f38da9b028a7dcf0
+#   content hash  02e08118f0a3ea5e
+#   text hash     32e5ee708e7b3c5e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

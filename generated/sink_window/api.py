@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  515f1679602a1dd3
-#   text hash     05b9ed69828008a3
+#   content hash  256315fd27b30913
+#   text hash     49ccbf55135bc9f9
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

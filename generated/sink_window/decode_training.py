@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  515f1679602a1dd3
-#   text hash     564247ad03b7a60d
+#   content hash  256315fd27b30913
+#   text hash     7ccfa1b8b92abe3b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  515f1679602a1dd3
-#   text hash     d6537c6e95e3a84f
+#   content hash  256315fd27b30913
+#   text hash     5ff5cc9cac78d2e0
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

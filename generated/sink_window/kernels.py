@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  515f1679602a1dd3
-#   text hash     e09afef8f749c696
+#   content hash  256315fd27b30913
+#   text hash     aa8c80e0d6607a0c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

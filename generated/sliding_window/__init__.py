@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7682ff7c2514d48
-#   text hash     36c215b504d7c6ed
+#   content hash  b561ebda0f5c88c3
+#   text hash     6d1d14388c9a3c34
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

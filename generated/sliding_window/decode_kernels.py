@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7682ff7c2514d48
-#   text hash     1e0d00abe34cc9a7
+#   content hash  b561ebda0f5c88c3
+#   text hash     0786a752ed436c91
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

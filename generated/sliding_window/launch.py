@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7682ff7c2514d48
-#   text hash     0c7d846785c77005
+#   content hash  b561ebda0f5c88c3
+#   text hash     ab32968b7b1e89a4
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

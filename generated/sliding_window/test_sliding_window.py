@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7682ff7c2514d48
-#   text hash     074e72d9c0d046c7
+#   content hash  b561ebda0f5c88c3
+#   text hash     b416cafee5cab659
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

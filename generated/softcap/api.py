@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b03e3a1bf9b54137
-#   text hash     86f4ce4f187a3cde
+#   content hash  ae52cdba3a8c45f9
+#   text hash     ac005093adfef52e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

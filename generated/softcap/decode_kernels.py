@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b03e3a1bf9b54137
-#   text hash     fecb8e16b9843f46
+#   content hash  ae52cdba3a8c45f9
+#   text hash     2d0320db96ca3976
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

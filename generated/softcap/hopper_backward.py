@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b03e3a1bf9b54137
-#   text hash     81ed799f08242d03
+#   content hash  ae52cdba3a8c45f9
+#   text hash     a04903e64bca707d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

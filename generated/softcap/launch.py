@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b03e3a1bf9b54137
-#   text hash     2f2dac065c3bd616
+#   content hash  ae52cdba3a8c45f9
+#   text hash     9adad047ad5bd867
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

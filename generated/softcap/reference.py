@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b03e3a1bf9b54137
-#   text hash     e7e42e9aedf109b6
+#   content hash  ae52cdba3a8c45f9
+#   text hash     d80cfb4bc23b5a17
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

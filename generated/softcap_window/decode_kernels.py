@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0e2cdb27b68ace39
-#   text hash     ae020d0c8827a3ee
+#   content hash  f9e108eb24975406
+#   text hash     1e79c57305189f1e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0e2cdb27b68ace39
-#   text hash     1d5df29205012aac
+#   content hash  f9e108eb24975406
+#   text hash     7c4c0732e3e012fd
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

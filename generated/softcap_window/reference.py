@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0e2cdb27b68ace39
-#   text hash     ac4e1622e27e0c28
+#   content hash  f9e108eb24975406
+#   text hash     07aa4dfad1d95caf
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0e2cdb27b68ace39
-#   text hash     e38fa431433ce5ba
+#   content hash  f9e108eb24975406
+#   text hash     1203905f0e0866c0
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0e2cdb27b68ace39
-#   text hash     7e098225bc013012
+#   content hash  f9e108eb24975406
+#   text hash     cc7211a389fc020a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1febfab5165d5e8f
-#   text hash     392fda223b577a7c
+#   content hash  3bcab168d15626d4
+#   text hash     8ff10f2e90309021
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

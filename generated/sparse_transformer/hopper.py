@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1febfab5165d5e8f
-#   text hash     60f16f9f14783e0e
+#   content hash  3bcab168d15626d4
+#   text hash     a6e5cf457a40770c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

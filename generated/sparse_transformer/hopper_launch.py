@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1febfab5165d5e8f
-#   text hash     ae898d2e353d8bfa
+#   content hash  3bcab168d15626d4
+#   text hash     b387c63528df2682
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1febfab5165d5e8f
-#   text hash     60294d53c8cf985e
+#   content hash  3bcab168d15626d4
+#   text hash     4b8174e07678c126
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

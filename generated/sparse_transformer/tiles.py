@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1febfab5165d5e8f
-#   text hash     4f573cb4d7da0cd5
+#   content hash  3bcab168d15626d4
+#   text hash     f3feed64e8394287
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a95552d700024940
-#   text hash     f0984301a7ec9f64
+#   content hash  9e091fcc1bacc3b6
+#   text hash     dbdde2ff8d4e0dc2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a95552d700024940
-#   text hash     4db846e307ba873f
+#   content hash  9e091fcc1bacc3b6
+#   text hash     8bd411a02f4ef35f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a95552d700024940
-#   text hash     7d2d5c5a3a3461cc
+#   content hash  9e091fcc1bacc3b6
+#   text hash     16af77218976abd1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a95552d700024940
-#   text hash     cc1c7633e4a596a3
+#   content hash  9e091fcc1bacc3b6
+#   text hash     c35447d18b7990f9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a18216df84e1845
-#   text hash     4084cbec2a9bf84a
+#   content hash  ee923526ea10c4e3
+#   text hash     af714239848c9474
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

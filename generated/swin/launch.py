@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a18216df84e1845
-#   text hash     98f9edfe0a9892c6
+#   content hash  ee923526ea10c4e3
+#   text hash     e683abd00b74e22a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

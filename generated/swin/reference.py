@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a18216df84e1845
-#   text hash     fb6bdc440799b714
+#   content hash  ee923526ea10c4e3
+#   text hash     f55c496881d76fcd
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a18216df84e1845
-#   text hash     77a43555fe483944
+#   content hash  ee923526ea10c4e3
+#   text hash     5bb2a509fd76bc08
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

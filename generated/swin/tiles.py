@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7a18216df84e1845
-#   text hash     f4776c5c9b76c6d4
+#   content hash  ee923526ea10c4e3
+#   text hash     2f86d223813cbb29
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

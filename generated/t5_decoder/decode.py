@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed2203692d342dd2
-#   text hash     a70b275b205954ab
+#   content hash  85ecc080131daaa3
+#   text hash     230f9d9a1239bab0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

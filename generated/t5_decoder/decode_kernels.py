@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed2203692d342dd2
-#   text hash     9610086ce30ee9cb
+#   content hash  85ecc080131daaa3
+#   text hash     f135eb4615db3ebb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

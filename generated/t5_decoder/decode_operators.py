@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed2203692d342dd2
-#   text hash     bd89b8b4a2e30daf
+#   content hash  85ecc080131daaa3
+#   text hash     fe1fd12ddcaa13a7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

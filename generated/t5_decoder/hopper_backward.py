@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed2203692d342dd2
-#   text hash     e5347d2ff4d63bf8
+#   content hash  85ecc080131daaa3
+#   text hash     23c2accf78d5de13
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed2203692d342dd2
-#   text hash     0281bfbe1a2dfd9e
+#   content hash  85ecc080131daaa3
+#   text hash     4651fa43279684d2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

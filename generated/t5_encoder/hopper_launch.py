@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d4f4e70de703dbc0
-#   text hash     9201669f12d8e270
+#   content hash  24c4434b4878dca5
+#   text hash     850d2dff5cadf3c5
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d4f4e70de703dbc0
-#   text hash     4c5211ace8b39597
+#   content hash  24c4434b4878dca5
+#   text hash     caa43bb7f606fba2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d4f4e70de703dbc0
-#   text hash     40b6ba3e52a7a524
+#   content hash  24c4434b4878dca5
+#   text hash     7d9239d407f1b411
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

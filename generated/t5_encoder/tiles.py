@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d4f4e70de703dbc0
-#   text hash     4be3054cd2607074
+#   content hash  24c4434b4878dca5
+#   text hash     210058567d7c1b60
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c641a7f795fb24fd
-#   text hash     c84a8b821ef0941a
+#   content hash  95fd3dcd5bab187f
+#   text hash     7da6b093862ba08e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

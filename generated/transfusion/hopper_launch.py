@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c641a7f795fb24fd
-#   text hash     7790587579f9b60b
+#   content hash  95fd3dcd5bab187f
+#   text hash     e459d766d6cddc42
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c641a7f795fb24fd
-#   text hash     6e47b99aba8349eb
+#   content hash  95fd3dcd5bab187f
+#   text hash     420c7b28c15c68df
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c641a7f795fb24fd
-#   text hash     3e79ef133ec79b8f
+#   content hash  95fd3dcd5bab187f
+#   text hash     eee61cfa05374acb
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

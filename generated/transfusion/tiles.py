@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c641a7f795fb24fd
-#   text hash     c2c8de132bd1fe22
+#   content hash  95fd3dcd5bab187f
+#   text hash     cb2c64999a9319c4
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69643347fe68c996
-#   text hash     7f0cc0300edada29
+#   content hash  c9aa07ce8786cda3
+#   text hash     b682cee798651272
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

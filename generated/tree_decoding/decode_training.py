@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69643347fe68c996
-#   text hash     dcba98dd633360b8
+#   content hash  c9aa07ce8786cda3
+#   text hash     f8d248ecd1970bd4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69643347fe68c996
-#   text hash     7a4216558b4cc1fb
+#   content hash  c9aa07ce8786cda3
+#   text hash     c91e3ed8770c78f2
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69643347fe68c996
-#   text hash     8f788db9423d9313
+#   content hash  c9aa07ce8786cda3
+#   text hash     16874b4836455340
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69643347fe68c996
-#   text hash     712ec66ab9196e4c
+#   content hash  c9aa07ce8786cda3
+#   text hash     3b4cf7a629a9ff2a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

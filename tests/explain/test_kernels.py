@@ -74,5 +74,10 @@ def test_kernels_that_own_keys_are_counted_by_their_own_ranges(tmp_path: Path) -
 
 def test_variants_without_them_have_no_table(tmp_path: Path) -> None:
     assert told(tmp_path, "algorithm: flash1\nmask: [causal]\n", "--shape", "64,64") == {}
+    found = told(tmp_path, 'score: [{expr: "score * temp[q]"}]\ninputs:\n  temp: {axes: [head, token], grad: true}\n')
+    assert {its for its, _ in found} == {"forward"}, "what multiplies scores and learns has no backward pass there"
+
+
+def test_wide_heads_whose_scores_are_raised_have_no_backward_pass_there(tmp_path: Path) -> None:
     found = told(tmp_path, "score: [log_decay]\n")
-    assert {its for its, _ in found} == {"forward"}, "decays have no backward pass there"
+    assert {sizes for its, sizes in found if its == "backward"} == {"33 to 64", "65 to 128"}

@@ -166,6 +166,47 @@ def test_learned_inputs_get_their_gradients_from_the_portable_kernels(
     assert found.abs().max() > 0
 
 
+def decays(*shape: int) -> torch.Tensor:
+    """Logarithms of decays, of which some begin a document."""
+    found = torch.nn.functional.logsigmoid(torch.randn(*shape, device="cuda") + 4)
+    return found.masked_fill(torch.rand(*shape, device="cuda") < 0.003, -torch.inf)
+
+
+@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize("shape", [*SHAPES, "packed", "packed, fewer heads"])
+def test_decays_learn_with_queries_keys_and_values(
+    size: int, shape: tuple[int, ...] | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    more: dict[str, Any] = {}
+    if isinstance(shape, str):
+        cuts = torch.tensor([0, 70, 71, 300, 1356], device="cuda", dtype=torch.int32)
+        q, more = random(1400, 4, size, dtype=torch.float16), {"cu_seqlens": cuts, "max_seqlen": 1056}
+        k, v = (random(1400, 2 if "fewer" in shape else 4, size, dtype=torch.float16) for _ in range(2))
+        decay, package = decays(1400, 4), Package("packed_log_decay", monkeypatch)
+    else:
+        batch, heads, kv_heads, rows, keys = shape
+        q = random(batch, rows, heads, size, dtype=torch.float16)
+        k, v = (random(batch, keys, kv_heads, size, dtype=torch.float16) for _ in range(2))
+        decay, package = decays(batch, keys, heads), Package("log_decay", monkeypatch)
+    dout = random(*q.shape, dtype=torch.float16)
+
+    def gradients(target: str, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        learned = [x.detach().requires_grad_() for x in (*given, decay)]
+        out, _ = package.call(target, *learned[:3], **more, log_decay=learned[3])
+        return torch.autograd.grad(out, learned, dout.to(out.dtype))
+
+    found = gradients("hopper", q, k, v)
+    assert package.kernels("backward") == ["hopper_launch"]
+    expected = gradients("portable", q, k, v)
+    assert "hopper_launch" not in package.kernels("backward")
+    truth = gradients("portable", *(x.float() for x in (q, k, v)))
+    for x, y, exact in zip(found, expected, truth, strict=True):
+        errors = [(gradient.float() - exact).abs() for gradient in (x, y)]
+        # a decay's gradient is a sum over all later tokens, whose errors have all but the last one's in common
+        assert errors[0].max() <= 1.5 * errors[1].max() and errors[0].mean() <= 1.25 * errors[1].mean()
+
+
 def test_gradients_have_the_same_bits_each_time_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     q, k, v = (random(2, 3000, 4, 128) for _ in range(3))

@@ -94,6 +94,9 @@ def test_products_are_not_serialized(
         ("swin", "hopper_backward.backward", 64),
         ("t5_encoder", "hopper_backward.backward", 128),
         ("t5_encoder", "hopper_wide.backward", 256),
+        ("log_decay", "hopper_backward.backward", 64),
+        ("log_decay", "hopper_backward.backward", 128),
+        ("packed_log_decay", "hopper_backward.backward", 128),
     ],
 )
 def test_registers_are_set_before_they_are_read(

@@ -9,6 +9,7 @@ import pytest
 from attnforge.language import spec
 from attnforge.plan import plan
 from attnforge.plan.plan import Plan
+from attnforge.plan.statements import lines
 
 HEADS, TABLE = "[head]", "[head, 9]"
 BY_HEAD = 'score: [{expr: "score + x"}]'
@@ -37,7 +38,13 @@ def planned(terms: str, axes: str, *more: str) -> Plan:
         # floats for each query or pair, which steps load
         (BY_HEAD, "[batch, query]", (), False),
         (BY_HEAD, "[head, query, key]", (), False),
-        (DECAYS, "[batch, token, head]", ("scan: cumsum",), False),
+        # those that do no more than raise scores have part in the LSE, and learn
+        (DECAYS, "[batch, token, head]", ("scan: cumsum",), True),
+        (DECAYS, "[batch, token, head]", ("scan: cumsum", "grad: true"), True),
+        (DECAYS, "[token]", ("grad: true",), True),
+        (DECAYS + "\nsink: true", "[batch, token]", ("grad: true",), False),
+        ('score: [{expr: "score + 2 * x[q] - x[k]"}]', "[batch, token]", ("grad: true",), False),
+        ('score: [{expr: "score + x[q] - x[k]"}, {expr: "score * 2"}]', "[batch, token]", ("grad: true",), False),
         (MASKED, "[batch, token]", (), True),
     ],
 )
@@ -45,6 +52,19 @@ def test_learned_inputs_may_be_given(terms: str, axes: str, more: tuple[str, ...
     hopper = planned(terms, axes, *more).hopper
     assert hopper
     assert (hopper.backward is not None) == has
+
+
+def test_inputs_that_raise_scores_add_their_gradients_up() -> None:
+    found = planned(DECAYS, "[batch, token, head]", "grad: true")
+    assert found.hopper and found.hopper.backward and found.hopper.wide is None
+    assert [total.name for total in found.summed_at_once] == ["in_x_k_sum"]
+    assert all(max(sizes) == 128 for sizes in (found.tables.hopper["backward"], found.tables.faster["backward"]))
+    code = "\n".join(lines(block for blocks in found.hopper.backward.kernel.blocks.values() for block in blocks))
+    assert (
+        "lse -= in_x_q * LOG2E" in code
+        and "k_added = -in_x_k * LOG2E" in code
+        and "in_x_k_sum -= tl.sum(ds, 1)" in code
+    )
 
 
 def test_given_inputs_add_no_gradients_up() -> None:

@@ -92,12 +92,14 @@ class Cases(NamedTuple):
             return []
         kernels = [("hopper", hopper.forward)]
         if name == "backward":
-            if hopper.backward is None or hopper.wide is None:
+            if hopper.backward is None:
                 return []
             before, _, *after = hopper.backward.launched
-            wide, narrow = ("hopper_wide", hopper.wide.kernel), ("hopper_backward", hopper.backward.kernel)
-            around = [("hopper_backward", kernel) for kernel in (before, *after)]
-            kernels = [around[0], wide if tile.block_n == 64 else narrow, *around[1:]]
+            main = ("hopper_backward", hopper.backward.kernel)
+            if tile.block_n == 64:
+                assert hopper.wide
+                main = ("hopper_wide", hopper.wide.kernel)
+            kernels = [("hopper_backward", before), main, *(("hopper_backward", kernel) for kernel in after)]
         found = []
         for file, kernel in kernels:
             case = self._launch(file, kernel, tile)._replace(name=f"{file}.{kernel.name}")

@@ -275,6 +275,11 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "factors", "ds as workers exchange it, [64, BLOCK_M] by stage and worker"
     yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
     yield "turn", "the stage that is at hand"
+    yield "scale_log2", "scale * LOG2E"
+    yield (
+        "k_added",
+        "what terms add to all scores of a key, in log2 units; what they add to a query's is taken from its LSE",
+    )
     yield "below", "-delta in each row of a tile of scores: a product adds dp to it"
     yield "dp_less_delta", "dp - delta"
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
@@ -334,10 +339,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "slots, page_size", "places in the cache, and in one page"
     yield "place", "rows of a tile: pairs of a token and a head, the heads of a token side by side"
     yield "row", "their tokens, counted from the first new one of the sequence"
-    yield (
-        "own_row",
-        "their rows in inputs and lse: where cu_seqlens_q cuts tokens among all, else as `row`",
-    )
+    yield "own_row", "their rows in inputs and lse: where cu_seqlens_q cuts tokens among all, else as `row`"
     yield "count", "rows that the sequence has: q_len * GROUP"
     yield "lo, hi", "keys in [lo, hi) show something to some row of the tile"
     yield "full_lo, full_hi", "those in [full_lo, full_hi) show all to all"

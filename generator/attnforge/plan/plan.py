@@ -233,7 +233,7 @@ class Plan:
         launched = self.hopper.backward.launched if self.hopper and self.hopper.backward else ()
         texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
         read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
-        results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv")
+        results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv", *(s.name for s in self.summed_at_once))
         return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)
 
     @property
@@ -247,10 +247,16 @@ class Plan:
         return any(a.renamed for a in self.arguments)
 
     @property
-    def none_learned(self) -> str:
-        """The host's text of whether a call wants no gradient of learned inputs; nothing where there are none."""
+    def summed_at_once(self) -> tuple[Sum, ...]:
+        """The gradients of inputs that the kernels make on Hopper GPUs which make those of q, k and v at once."""
+        return self.hopper.backward.terms.sums if self.hopper and self.hopper.backward else ()
+
+    @property
+    def at_once(self) -> str:
+        """The host's text of which calls such kernels may serve, as far as it is a matter of learned inputs; or ""."""
         end = 3 + len(self.learned)
-        return {3: "", 4: "not wanted[3]"}.get(end, f"not any(wanted[3:{end}])")
+        none = {3: "", 4: "not wanted[3]"}.get(end, f"not any(wanted[3:{end}])")
+        return f"(dlse is None or {none})" if self.summed_at_once else none
 
     @property
     def learned_names(self) -> tuple[str, ...]:
@@ -294,32 +300,49 @@ class Plan:
         """Text of how many rows a tensor has."""
         return f"{x}.shape[{self.storage.outer.index('token')}]"
 
+    @property
+    def room_for_sums(self) -> tuple[str, ...]:
+        """The host's statements that make room for what is summed up at once."""
+        return tuple(map(self._room, self.summed_at_once))
+
+    @cached_property
+    def _places(self) -> dict[Sum, int]:
+        """Where what sums are part of stands among the gradients."""
+        return {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
+
+    def _wanted(self, total: Sum) -> str:
+        """The end of an expression that makes room for a sum: where the call wants it, else there is none."""
+        idle = any(total in r.idle for r in self.learned)
+        return f" if wanted[{self._places[total]}]{' and dlse is not None' if idle else ''} else None"
+
+    def _room(self, total: Sum) -> str:
+        """The statement that makes room for a sum of each row."""
+        access = total.access
+        entries = f", {math.prod(access.input.sizes)}" if access.form == "entry" else ""
+        # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
+        gaps = (access.tie == "q" and access.row_axis.kind == "token") or self.storage.cut
+        kind = "new_zeros" if access.form == "entry" or gaps else "new_empty"
+        kind = f"lse.{kind}"
+        if self.storage.entries and kind == "lse.new_empty":
+            kind = "(lse.new_empty if entries is None else lse.new_zeros)"
+        rows = "q" if access.row_axis.kind == "query" else "k"
+        count = f"{access.input.name}_sums.shape[-1]" if access.input.scan else self._count(rows)
+        return f"{total.name} = {kind}({self.storage.heads}, {count}{entries}){self._wanted(total)}"
+
     def _pass(self, kernel: Kernel, terms: KernelTerms, made: dict[int, tuple[str, str]]) -> Pass:
-        places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
-        idle = [s for r in self.learned for s in r.idle]
-        wanted = [*made, *dict.fromkeys(places[s] for s in terms.learned)]
+        wanted = [*made, *dict.fromkeys(self._places[s] for s in terms.learned)]
         lines = [_with_room(made)] if made else []
         partial: list[tuple[str, str]] = []
         for s in terms.learned:
-            form, tie = s.access.form, s.access.tie
-            only = f" if wanted[{places[s]}]{' and dlse is not None' if s in idle else ''} else None"
-            entries = f", {math.prod(s.access.input.sizes)}" if form == "entry" else ""
-            if form == "pair":
+            if s.access.form == "pair":
                 pair = next(p for p in self.kernels.pairs if p.access == s.access)
                 lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
-            elif tie is None:
+            elif s.access.tie is None:
+                entries = f", {math.prod(s.access.input.sizes)}" if s.access.form == "entry" else ""
                 shape = f"{self.storage.sequences}, q.shape[-2], {self.kernels.tiles('q')}{entries}"
-                partial.append((s.name, f"lse.new_zeros({shape}){only}"))
-            else:
-                # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
-                gaps = (tie == "q" and s.access.row_axis.kind == "token") or self.storage.cut
-                kind = "new_zeros" if form == "entry" or gaps else "new_empty"
-                kind = f"lse.{kind}"
-                if self.storage.entries and kind == "lse.new_empty":
-                    kind = "(lse.new_empty if entries is None else lse.new_zeros)"
-                rows = "q" if s.access.row_axis.kind == "query" else "k"
-                count = f"{s.access.input.name}_sums.shape[-1]" if s.access.input.scan else self._count(rows)
-                lines.append(f"{s.name} = {kind}({self.storage.heads}, {count}{entries}){only}")
+                partial.append((s.name, f"lse.new_zeros({shape}){self._wanted(s)}"))
+            elif s not in self.summed_at_once:
+                lines.append(self._room(s))
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
         condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
@@ -367,7 +390,7 @@ def build(spec: Spec) -> Plan:
         kernels,
         written,
         tuned,
-        given.only(on_hopper.passes if on_hopper else ()),
+        given.only(on_hopper.passes if on_hopper else (), wide=on_hopper is not None and on_hopper.wide is not None),
         far,
         on_hopper,
         decoding,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 
 from ..expressions import calculus
 from ..expressions.inputs import Input
-from ..expressions.linear_forms import linear
+from ..expressions.linear_forms import linear, number
 from ..expressions.tree import SCORE, Node
 from ..language.spec import MaskTerm, ScoreTerm, Spec
 
@@ -41,11 +41,16 @@ def in_kernels(spec: Spec, own: str) -> Spec:
     masks, parts = [], []
     for given in (i for i in spec.inputs if i.scan):
         begin, end = _part(given, "begin", BEGIN), _part(given, "end", END)
-        from_begin = Node("<=", (_read(begin, place), other), None, "bool")
-        to_end = Node("<", (other, _read(end, place)), None, "bool")
-        # keys behind a query's document are behind the query
-        needed = [(begin, from_begin), (end, to_end)]
-        needed = needed if not _causal(spec) else needed[:1] if own == "q" else needed[1:]
+        if _causal(spec):
+            # keys behind a query's document are behind the query; of a length from 0 on compilers make one comparison
+            part, ends = (begin, (_Q, _read(begin, _Q))) if own == "q" else (end, (_read(end, _K), _K))
+            length = Node("max", (Node("-", ends, None, "int"), number(0)), None, "int")
+            distance = Node("-", (_Q, _K), None, "int")
+            needed = [(part, Node("<=" if own == "q" else "<", (distance, length), None, "bool"))]
+        else:
+            from_begin = Node("<=", (_read(begin, place), other), None, "bool")
+            to_end = Node("<", (other, _read(end, place)), None, "bool")
+            needed = [(begin, from_begin), (end, to_end)]
         masks += [_mask(part, keep) for part, keep in needed]
         parts += [part for part, _ in needed]
     scores = tuple(ScoreTerm(term.label, _absolute(_regrouped(term.score, sums), sums)) for term in spec.scores)

@@ -100,10 +100,14 @@ class Tables(NamedTuple):
                 table[row.kernel] = dict(sorted((table[row.kernel] | {row.size: row.tiles}).items()))
         return self._replace(half=half, single=single, hopper=hopper, faster=faster)
 
-    def only(self, passes: Sequence[str]) -> Tables:
-        """The tables without rows for passes of which there are no kernels for Hopper GPUs."""
-        kept = {its: self.hopper[its] for its in passes}
-        faster = {its: self.faster[its] for its in passes}
+    def only(self, passes: Sequence[str], *, wide: bool) -> Tables:
+        """The tables without rows for kernels for Hopper GPUs that are not there: of passes, of `wide` heads back."""
+
+        def there(its: str, columns: Columns) -> bool:
+            return its == "forward" or wide or _of_q(columns) <= 128
+
+        kept = {its: {n: row for n, row in self.hopper[its].items() if there(its, n)} for its in passes}
+        faster = {its: {n: row for n, row in self.faster[its].items() if there(its, n)} for its in passes}
         reach = {its: row for its, row in self.reach.items() if its in passes}
         return self._replace(hopper=kept, faster=faster, reach=reach)
 

@@ -74,7 +74,8 @@ def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
     """The names of a package's modules for Hopper GPUs."""
     if not planned.hopper:
         return ()
-    return ("hopper", *(("hopper_backward", "hopper_wide", "hopper_launch") if planned.hopper.backward else ()))
+    backward = ("hopper_backward", "hopper_launch") if planned.hopper.backward else ()
+    return ("hopper", *backward, *(("hopper_wide",) if planned.hopper.wide else ()))
 
 
 def file(spec: Spec, name: str) -> str:

@@ -9,11 +9,12 @@ from functools import cached_property
 
 from ...expressions.functions import FUNCTIONS
 from ..access import Access
-from ..analysis import analyse
+from ..analysis import Analysis, analyse
 from ..parameters import Function, Kernel, jitted
 from ..shared_parameters import SharedParameters
 from ..statements import lines, names
 from ..storage import of_all_rows
+from . import hopper_added
 from .hopper_backward import Backward
 from .hopper_forward import Forward
 from .hopper_wide import Wide
@@ -52,19 +53,21 @@ class Hopper:
         """The backward pass, if it has one: of calls that want the gradients of q, k and v alone.
 
         Calls that leave rows out, or want the gradient of an input, take the portable kernels. What each token has
-        values of its own of is made of the tokens, so that calls want its gradient.
+        values of its own of is made of the tokens, so that calls want its gradient: where it does no more than raise
+        scores, they get it as well.
         """
         spec = self.shared.spec
+        if added := hopper_added.build(self.shared.analysis.by_key):
+            return Backward(_of_all_rows(self.shared.analysis), added)
         if not all(x.shared for x in spec.inputs if x.grad):
             return None
-        given = analyse(spec.given)
-        found = Backward(SharedParameters(dataclasses.replace(given, storage=of_all_rows(given.storage))))
+        found = Backward(_of_all_rows(analyse(spec.given)))
         return None if any(map(_slow, found.terms.scored)) else found
 
     @cached_property
     def wide(self) -> Wide | None:
-        """The kernel of the backward pass for wide heads, where there is such a pass."""
-        return Wide(self.backward.shared) if self.backward else None
+        """The kernel of the backward pass for wide heads, where there is such a pass for them."""
+        return Wide(self.backward.shared) if self.backward and not self.backward.added else None
 
     @property
     def passes(self) -> tuple[str, ...]:
@@ -74,8 +77,8 @@ class Hopper:
     @property
     def launched(self) -> tuple[Kernel, ...]:
         """All kernels, with what the host tells them."""
-        backward = (*self.backward.launched, self.wide.told) if self.backward and self.wide else ()
-        return (self.forward, *backward)
+        backward = self.backward.launched if self.backward else ()
+        return (self.forward, *backward, *((self.wide.told,) if self.wide else ()))
 
     def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
         """What a file takes from kernels.py for its kernels and by itself."""
@@ -89,6 +92,11 @@ class Hopper:
     def called(self, kernels: Iterable[Kernel]) -> frozenset[str]:
         """The functions of hopper.py that the terms of some kernels call."""
         return _named(kernels) & (_OF_SCORES | {"apart"})
+
+
+def _of_all_rows(given: Analysis) -> SharedParameters:
+    """What kernels share that no call runs which leaves rows out."""
+    return SharedParameters(dataclasses.replace(given, storage=of_all_rows(given.storage)))
 
 
 def _slow(access: Access) -> bool:

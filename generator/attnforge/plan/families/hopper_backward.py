@@ -15,10 +15,11 @@ from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
-from . import hopper_copies
+from . import hopper_added, hopper_copies
+from .hopper_added import Added
 from .hopper_frame import Frame
 from .partition import numbers_first, partition
-from .portable import in_groups
+from .portable import in_groups, stored_sum
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 _ORDER = ("items", "tiles", "group", "groups")  # of tiles: runtime.py tells it out of a grid
@@ -52,6 +53,7 @@ class Backward:
     """The backward pass of a variant."""
 
     shared: SharedParameters
+    added: Added | None = None  # what its score terms are, where they have part in the LSE
 
     @cached_property
     def terms(self) -> KernelTerms:
@@ -94,8 +96,10 @@ class Backward:
             Parameter("taken_ptr", "*i32", "taken", written=True),
             *p.sizes(),
             *p.storage.aligned(),
+            *p.summed(terms),
             # Gluon reads values of rows through pointers, whatever they are aligned to
             *(dataclasses.replace(q, condition="") for q in p.given(terms)),
+            *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in terms.sums),
             *p.skipped("k"),
             *(Parameter(name, "i32", name) for name in _ORDER),
             *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES", "K_STAGES"),
@@ -109,7 +113,7 @@ class Backward:
     @cached_property
     def step(self) -> Step:
         """The function that handles one tile of queries."""
-        results = ("at", "dk", "dv")
+        results = ("at", "dk", "dv", *(s.name for s in self.terms.sums))
         own = (*results, "k_tiles", "v_tile", "q_start", "exchange", "queries", "dq_sum_desc")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
         return Step("accumulate", results, own, self._given(("sum_tile",), own), constants, False)
@@ -117,15 +121,16 @@ class Backward:
     def _given(self, more: tuple[str, ...], own: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What no step changes: what terms read, and `more`; a step is given its `own` besides."""
         terms = self.terms
-        loads = (*terms.loads("step"), *terms.loads("mask"))
-        read = reads((*terms.inward, *terms.keep, *terms.outward, *loads))
-        scale = "scale" if self.shared.spec.scores else "scale_log2"
+        loads = (*self._step_loads, *terms.loads("mask"))
+        read = reads((*self._inward, *terms.keep, *terms.outward, *loads)) | names(self._exponent)
+        scale = "scale_log2" if self._in_log2 else "scale"
         lengths = (name for name in ("q_len", "k_len") if name in reads((*self._rows, *self._scored, *self._masked)))
         fixed = (*lengths, *more, scale, "k_pos")
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
         words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
         words += (BEGIN,) if {"q_pos", "q_first"} & read else ()
-        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}))),)
+        more = ("k_added", *(f"{s.name}_ptr" for s in terms.sums))
+        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, more))),)
 
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
         """The loops over tiles of queries, with a call for each."""
@@ -151,9 +156,9 @@ class Backward:
         """What is loaded for each query head."""
         return tuple(map(self._laid_out, self.terms.loads("head")))
 
-    def _walked(self, loops: Loops) -> tuple[Block, ...]:
+    def _walked(self, loops: Loops, *before: Block) -> tuple[Block, ...]:
         """The loops of those who make no scores, with what is loaded for a query head to find its tiles."""
-        return (*needed(self._head_loads, reads(loops.range)), *loops.blocks)
+        return (*needed(self._head_loads, reads((*loops.range, *before))), *before, *loops.blocks)
 
     @property
     def _load_results(self) -> tuple[str, ...]:
@@ -163,7 +168,13 @@ class Backward:
     def _load_taken(self) -> tuple[str, ...]:
         place = ("q_offset", "come") if self.cut else ("b", "q_offset")
         given = ("q_desc", "dout_desc", "lse_ptr", "delta_ptr", "row_base", *place, "h", "q_len")
-        return (*self._load_results, "q_start", *given, "queries", "BLOCK_M", "STAGES")
+        terms = ("terms",) if self.added else ()
+        return (*self._load_results, "q_start", *given, "queries", *terms, "BLOCK_M", "STAGES")
+
+    @property
+    def _lse(self) -> tuple[Block, ...]:
+        """The statements that take what a query's scores share from its LSE, behind the tuple of what they read."""
+        return self.added.less(self.terms, programs.rows(self.shared.analysis, "q")) if self.added else ()
 
     def _by_head(self, body: tuple[Block, ...]) -> tuple[Block, ...]:
         """What is done for each query head that reads a program's keys."""
@@ -185,11 +196,15 @@ class Backward:
     def kernel(self) -> Kernel:
         """The kernel."""
         p, a = self.shared, self.shared.analysis
+        place, sums = p.storage.head_tokens, self.terms.sums
         body = (
             Statement("sum_tile", self._sum_tile),
             *self._head_loads,
+            *((Statement("k_added", self.added.of("k"), shape="[64]"),) if self.added else ()),
+            *(hopper_added.begun(s.name) for s in sums),
             *self.step.packed,
             *self._loops(self.step.call).blocks,
+            *(stored_sum(self.terms, s, f"{place(s.access.input)} + k_pos", "k_pos < k_len") for s in sums),
         )
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
         given = ("keys", "turns", "exchange", "queries", "dq_sum_desc")
@@ -206,7 +221,8 @@ class Backward:
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
             "keys_loaded": hopper_copies.keys(p),
             "queries_loaded": hopper_copies.queries(p),
-            "packed": self._packed(work, loader),
+            "lse_loaded": self._lse,
+            "packed": self._packed(work.bundle, loader.bundle),
         }
         texts = {
             "work_takes": ", ".join(work.taken),
@@ -214,6 +230,7 @@ class Backward:
             "load_queries_takes": ", ".join(self._load_taken),
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
+            "exponent": self._exponent,
             "ones": self._ones,
             "heads": self._heads,
             "key_heads": self._key_heads,
@@ -274,7 +291,8 @@ class Backward:
         """The warp that loads."""
         p = self.shared
         loops = self._loops(lambda mixed, tail: Call(", ".join(self._load_results), "load_queries", self._load_taken))
-        body = (Statement("row_base", p.storage.head_rows), *self._walked(loops))
+        taken = self._packed(*(one for one in self._lse if isinstance(one, Bundle)))
+        body = (Statement("row_base", p.storage.head_rows), *self._walked(loops, *taken))
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
         given = ("keys", "turns", "queries", *tiles, *(("come",) if self.cut else ()))
         read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(hopper_copies.keys(p))}
@@ -296,7 +314,8 @@ class Backward:
         They work out which tile stands at a `place`, or are told.
         """
         a, terms, known, heads = self.shared.analysis, self.terms, self._known, self._by_head(body)
-        rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *a.scaled, *terms.loads("program")))
+        scaled = (Statement("scale_log2", "scale * LOG2E"),) if self._in_log2 else ()
+        rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
         enter = needed(((self._placed(place),) if place else ()) + self._enter, read)
@@ -304,9 +323,9 @@ class Backward:
         numbers, own = numbers_first(terms, own)
         return Role(taken.bundle, taken.taken, numbers, enter, cleared, own, (*known, *heads))
 
-    def _packed(self, *roles: Role) -> tuple[Block, ...]:
-        """The statements that make the tuples which roles take."""
-        return tuple(dataclasses.replace(role.bundle, packs=True) for role in roles)
+    def _packed(self, *bundles: Bundle) -> tuple[Block, ...]:
+        """The statements that make the tuples which others unpack."""
+        return tuple(dataclasses.replace(bundle, packs=True) for bundle in bundles)
 
     def _laid_out(self, statement: Statement) -> Statement:
         """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""
@@ -331,9 +350,31 @@ class Backward:
     @property
     def _scored(self) -> tuple[Block, ...]:
         """The statements from a product of keys and queries to the score."""
-        a, terms = self.shared.analysis, self.terms
-        scaled = (Statement("score", f"score{a.scaling}"),) if a.scaling else ()
-        return (*scaled, *map(self._laid_out, terms.loads("step")), *terms.inward)
+        scaling = "" if self._in_log2 else self.shared.analysis.scaling
+        scaled = (Statement("score", f"score{scaling}"),) if scaling else ()
+        return (*scaled, *map(self._laid_out, self._step_loads), *self._inward)
+
+    @property
+    def _step_loads(self) -> tuple[Statement, ...]:
+        """What a step loads for scores."""
+        return () if self.added else self.terms.loads("step")
+
+    @property
+    def _inward(self) -> tuple[Statement, ...]:
+        """What terms make of a score in a step."""
+        return () if self.added else self.terms.inward
+
+    @property
+    def _in_log2(self) -> bool:
+        """True if products become scores in log2 units at once."""
+        return self.added is not None or not self.shared.spec.scores
+
+    @property
+    def _exponent(self) -> str:
+        """Text of what 2 is raised to for the weights."""
+        if self.added:
+            return "score * scale_log2 + (k_added[:, None] - lse[None, :])"
+        return f"score * {self.shared.analysis.scale_log2} - lse[None, :]"
 
     @property
     def _masked(self) -> tuple[Block, ...]:
@@ -342,8 +383,8 @@ class Backward:
         Rows behind the last query have an LSE of inf, so that finite scores have a weight of 0 there. Where no later
         key is visible, none behind the last one is.
         """
-        spec, terms = self.shared.spec, self.terms
-        rows = ["(row < q_len)[None, :]"] if spec.scores else []
+        terms = self.terms
+        rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
         keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True)
         return (*map(self._laid_out, terms.loads("mask")), *keep)
 

@@ -40,7 +40,10 @@ class Wide(Backward):
     def kernel(self) -> Kernel:
         """The kernel."""
         roles = self._roles
-        blocks: dict[str, tuple[Block, ...]] = {**self._scoring, "packed": self._packed(*roles.values(), self.loader)}
+        blocks: dict[str, tuple[Block, ...]] = {
+            **self._scoring,
+            "packed": self._packed(*(role.bundle for role in roles.values()), self.loader.bundle),
+        }
         for name, role in roles.items():
             blocks |= role.blocks(name)
         texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}

@@ -137,7 +137,10 @@ def _dkv(p: SharedParameters) -> Kernel:
         *(_row(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos") for s in terms.tables),
         *step.packed,
         *loops.blocks,
-        *(_stored(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos", "k_pos < k_len") for s in terms.sums),
+        *(
+            stored_sum(terms, s, f"{p.storage.head_tokens(s.access.input)} + k_pos", "k_pos < k_len")
+            for s in terms.sums
+        ),
     )
     if p.spec.grouped:
         heads: tuple[Block, ...] = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", by_head),)
@@ -200,7 +203,7 @@ def _row(terms: KernelTerms, total: Sum, place: str) -> Statement:
     return Statement(f"{total.name}_row", place, serves=terms.readers(total.access))
 
 
-def _stored(terms: KernelTerms, total: Sum, place: str, mask: str) -> Block:
+def stored_sum(terms: KernelTerms, total: Sum, place: str, mask: str) -> Block:
     """Stores a sum where the call wants it."""
     ptr = f"{total.name}_ptr"
     store = Statement("", f"tl.store({ptr} + {place}, {total.name}, mask={mask})", serves=terms.readers(total.access))
@@ -289,7 +292,7 @@ def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: 
     if access.side:
         token = access.row_axis.kind == "token"
         mask = "(row < q_len) & (q_pos >= 0)" if token else "row < q_len"
-        return _stored(terms, total, query_places(p, access), mask)
+        return stored_sum(terms, total, query_places(p, access), mask)
     whole = (
         Statement(name, f"tl.where(row < q_len, {name}, 0.0)"),
         Statement("", f"tl.store({name}_ptr + {slot}, tl.sum({name}, 0))"),

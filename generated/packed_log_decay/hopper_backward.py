@@ -1,0 +1,633 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/packed_log_decay.yaml
+#   content hash  90f8189e2e70e8f4
+#   text hash     f57f98be26d78b15
+#   render with   attnforge render specs/packed_log_decay.yaml
+"""The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
+
+    prepare      delta, and zeros where dQ is added up
+    backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
+    finish       dQ out of what was added up
+
+At head sizes up to 64, where there are many tiles of keys, programs of `backward` take one after the other in turns, each
+the next that none has taken; elsewhere each has one. In each program one warp loads, and two workers of four warps have 64
+of a tile's keys each, side by side:
+
+    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
+                 queries and of dout: also while workers still store what they made of the tile of keys before
+    work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
+                 program's share of dQ, which the copy engine adds to what other programs add there
+
+A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
+are done with it; a barrier counts each.
+What dQ is made of passes between the workers through shared memory, in two stages. Programs add their shares to dQ in
+the order in which they come: the last bits differ from run to run. dQ is added up as [64, 64] tiles in the order in
+which a product leaves them in registers.
+
+Layouts
+    SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
+    OUT        [64, BLOCK_D], likewise: dK and dV
+    FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
+    SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
+    ROWS       [64, BLOCK_D] in shared memory, on the way from OUT to WIDE
+    WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+
+Symbols
+    dq_sum_ptr                what dQ is added up in: [heads, rows, columns] in float32, with rows for whole tiles of
+                              BLOCK_M queries of each sequence, and columns for whole tiles of 64
+    dq_sum_desc               the same as [.., 256]: 16 such rows are a [64, 64] tile
+    sum_row                   the first row of the sequence and head there
+    sum_tile                  the first [64, 64] tile of the sequence and head there
+    items                     tiles of keys that programs take
+    tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    group, groups             key heads of a group, and how many groups there are
+    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
+    taken_ptr                 how many tiles programs have taken beside the first of each
+    places                    for each stage of keys which tile of which head it is
+    STAGES                    stages of the buffers of queries and of dout
+    K_STAGES                  stages of those of keys and of values: 2 where programs take tiles in turns, else 1
+    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
+                              their barriers
+    WORKERS                   how many workers a program has
+    WORKER                    which of the workers this is
+    arguments                 what workers take of the kernel's parameters
+    lengths                   what the loader takes of the kernel's parameters
+    terms                     a tuple that a worker makes for its steps: what none of them changes
+    x_buffer                  tiles of x in shared memory, by stage
+    x_ready                   for each of its stages a barrier that the tile has come
+    at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
+    phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    ends                      tiles so far that reach into the next sequence
+    come                      a barrier that such a tile has come: the loader clears rows before workers see it
+    turns                     where programs take tiles in turns, kv_free and places: what tells of the next ones
+    begun                     tiles of keys so far: this one has stage begun % K_STAGES
+    kv_ready                  for each stage of these a barrier that keys and values have come
+    kv_free                   for each a barrier that both workers are done with them
+    k_tiles                   the keys of each worker
+    free                      for each stage of the buffers a barrier that workers are done with it
+    factors                   ds as workers exchange it, [64, BLOCK_M] by stage and worker
+    factors_ready             for each of these stages a barrier that both workers have stored theirs
+    turn                      the stage that is at hand
+    scale_log2                scale * LOG2E
+    k_added                   what terms add to all scores of a key, in log2 units; what they add to a query's is taken
+                              from its LSE
+    below                     -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta             dp - delta
+    AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
+    shares                    each worker's half in shared memory, for the copy engine
+"""
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+
+from . import kernels, runtime
+from .hopper import apart, barriers, clear_behind, clear_rows, copy_tile, matrix, store_rows
+from .kernels import LOG2E, batch_and_head, find_rows, keep_documents, load_rows, load_tile, load_vector, query_tiles
+
+add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
+
+
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "Hq", "sequences", "q_rows"])
+def prepare(
+    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr, q_total, max_seqlen_q, Hq,
+    sequences, q_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+):  # fmt: skip
+    """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up and tiles are counted."""
+    tl.store(taken_ptr, 0, mask=tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0)
+    tile = tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
+    q_start = tile * BLOCK_M
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
+    q_aligned = (q_offset // 4 + b) * 4
+    if q_start >= q_len:
+        return
+    # [BLOCK_M, BLOCK_DV]
+    dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    out_tile = load_tile(out_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    # [BLOCK_M]
+    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
+    row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
+    row = q_start + tl.arange(0, BLOCK_M)
+    if dlse_ptr is not None:
+        # as if every score were taken once more: its weight is the derivative of the LSE
+        delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    sum_row = (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M
+    PIECES: tl.constexpr = (D + 63) // 64
+    place = (sum_row + q_start).to(tl.int64) * (PIECES * 64) + tl.arange(0, BLOCK_M * 64)
+    for piece in tl.static_range(PIECES):
+        tl.store(dq_sum_ptr + place + piece * BLOCK_M * 64, tl.zeros([BLOCK_M * 64], tl.float32))
+
+
+@gluon.jit
+def over_columns(x, SCORES: gl.constexpr):
+    """A value for each column, in 64 rows; as each register is written by itself, products take them as they are."""
+    rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
+
+
+@gluon.jit
+def by_threads(x):
+    """[64, 64] as a product leaves it, in the order of threads: each has four neighbours of 16 bytes."""
+    return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
+
+
+@gluon.jit
+def accumulate(
+    at, dk, dv, in_log_decay_k_sum, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
+    SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr, mixed
+):  # fmt: skip
+    """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
+    factors, factors_ready, shares = exchange
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    stage, phase = at % STAGES, at // STAGES & 1
+    (
+        sum_tile, scale_log2, k_pos, q_begin, in_log_decay_at_end_k, k_added, in_log_decay_k_sum_ptr
+    ) = terms  # fmt: skip
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
+    mbarrier.wait(dout_ready.index(stage), phase)
+    below = over_columns(-delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES)), SCORES)
+    mbarrier.wait(q_ready.index(stage), phase)
+    scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
+    score = warpgroup_mma_wait(1, [scoring])
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    p = tl.exp2(score * scale_log2 + (k_added[:, None] - lse[None, :]))  # [64, BLOCK_M]
+    if mixed:
+        distance = apart(q_pos[None, :] - k_pos[:, None])
+        keep = distance >= 0  # causal
+        keep &= distance < tl.maximum(in_log_decay_at_end_k[:, None] - k_pos[:, None], 0)  # a document of log_decay
+        p = tl.where(keep, p, 0.0)
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
+    dp_less_delta = warpgroup_mma_wait(1, [weighing])
+    ds = p * dp_less_delta  # [64, BLOCK_M]
+    if in_log_decay_k_sum_ptr is not None:
+        in_log_decay_k_sum -= tl.sum(ds, 1)
+    ds = ds.to(q_buffer.dtype)
+    # both workers' keys have a share in dQ
+    turn = at & 1
+    factors.index(turn * 2 + WORKER).store(ds)
+    fence_async_shared()
+    mbarrier.arrive(factors_ready.index(turn), count=1)
+    mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
+    # 64 rows and 64 columns of it are this worker's
+    AHEAD: gl.constexpr = WORKER // (BLOCK_D // 64) * 64
+    ASIDE: gl.constexpr = WORKER % (BLOCK_D // 64) * 64
+    SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    share = gl.full([64, 64], 0.0, gl.float32, SHARE)
+    for i in gl.static_range(BLOCK_N // 64):
+        left = factors.index(turn * 2 + i).slice(AHEAD, 64, 1).permute((1, 0))
+        share = warpgroup_mma(left, k_tiles[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
+    adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
+    share, dv = warpgroup_mma_wait(1, [share, adding_dv])
+    tma.store_wait(0)
+    shares.index(WORKER).store(by_threads(share))
+    fence_async_shared()
+    place = sum_tile + q_start // 64 * (BLOCK_D // 64) + WORKER
+    add_tile(dq_sum_desc, [place * 16, 0], shares.index(WORKER))
+    dk = warpgroup_mma_wait(0, [adding_dk])
+    mbarrier.arrive(free.index(stage), count=1)
+    return at + 1, dk, dv, in_log_decay_k_sum
+
+
+@gluon.jit
+def handed_on(number):
+    """A number in shared memory."""
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+
+
+@gluon.jit
+def next_place(begun, kv_ready, turns, K_STAGES: gl.constexpr):
+    """The next tile of keys, once it has come, its batch entry and its head; a number below 0 after the last one."""
+    kv_free, places = turns
+    stage = begun % K_STAGES
+    mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+    place = stage * 3
+    return handed_on(places.index(place)), handed_on(places.index(place + 1)), handed_on(places.index(place + 2))
+
+
+@gluon.jit
+def work(
+    arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr, WORKER: tl.constexpr
+):  # fmt: skip
+    """Store dK and dV of 64 keys of each tile that this program takes."""
+    (
+        dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
+        Hq, scale, sequences, k_rows, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
+        in_log_decay_stride_part, in_log_decay_k_sum_ptr, items, tiles, group, groups
+    ) = arguments  # fmt: skip
+    k_buffer, v_buffer, kv_ready = keys
+    kv_free, places = turns
+    factors, factors_ready, shares = exchange
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
+    ROWS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_D], v_buffer.dtype)
+    at = 0  # tiles of queries so far
+    begun = 0  # tiles of keys so far
+    if K_STAGES > 1:
+        tile, b, kv_h = next_place(begun, kv_ready, turns, K_STAGES)
+    else:
+        tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    while tile >= 0:
+        stage = begun % K_STAGES
+        Hkv = Hq // GROUP
+        k_start = tile * BLOCK_N
+        q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+        q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
+        k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+        k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+        k_aligned = (k_offset // 4 + b) * 4
+        clear_rows(
+            dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total,
+            tile * WORKERS + WORKER, items // (group * groups) * WORKERS, WIDE, BLOCK_D, D
+        )  # fmt: skip
+        clear_rows(
+            dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total,
+            tile * WORKERS + WORKER, items // (group * groups) * WORKERS, WIDE, BLOCK_DV, DV
+        )  # fmt: skip
+        if k_start < k_len:
+            q_begin = k_len - q_len
+            k_first = k_start
+            k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+            # [64]
+            k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+            scale_log2 = scale * LOG2E
+            # [64, BLOCK_D]
+            dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
+            dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+            k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
+            v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
+            mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+                sum_tile = (
+                    (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b)
+                    * BLOCK_M
+                    // 64
+                    * (BLOCK_D // 64)
+                ).to(tl.int32)
+                in_log_decay_base = (
+                    tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
+                )
+                # [64]
+                in_log_decay_at_end_k = load_vector(
+                    in_log_decay_ptr + in_log_decay_base + 3 * in_log_decay_stride_part,
+                    k_pos,
+                    in_log_decay_stride_token,
+                    k_len,
+                ).to(tl.int32, bitcast=True)
+                in_log_decay_anchor = tl.load(
+                    in_log_decay_ptr
+                    + in_log_decay_base
+                    + tl.maximum(k_first, 0).to(tl.int64) * in_log_decay_stride_token
+                )
+                # [64]
+                in_log_decay_k = (
+                    load_vector(in_log_decay_ptr + in_log_decay_base, k_pos, in_log_decay_stride_token, k_len)
+                    - in_log_decay_anchor
+                    + load_vector(
+                        in_log_decay_ptr + in_log_decay_base + in_log_decay_stride_part,
+                        k_pos,
+                        in_log_decay_stride_token,
+                        k_len,
+                    )
+                )
+                k_added = -in_log_decay_k * LOG2E
+                in_log_decay_k_sum = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
+                terms = (
+                    sum_tile, scale_log2, k_pos, q_begin, in_log_decay_at_end_k, k_added, in_log_decay_k_sum_ptr
+                )  # fmt: skip
+                first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+                first, full_first, full_last, last = keep_documents(
+                    in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, k_first,
+                    k_last, q_begin, first, full_first, full_last, last, BLOCK_M
+                )  # fmt: skip
+                # a short tile at the end takes a mask
+                full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+                for i in tl.range(first, last):
+                    q_start = i * BLOCK_M
+                    mixed = (i < full_first) | (i >= full_last)
+                    at, dk, dv, in_log_decay_k_sum = accumulate(
+                        at, dk, dv, in_log_decay_k_sum, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms,
+                        BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT, WORKER, mixed=mixed
+                    )  # fmt: skip
+                if in_log_decay_k_sum_ptr is not None:
+                    tl.store(
+                        in_log_decay_k_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + k_pos,
+                        in_log_decay_k_sum,
+                        mask=k_pos < k_len,
+                    )
+            mbarrier.arrive(kv_free.index(stage), count=1)
+
+            # through the memory of what was added to dQ last, once that is read: so that threads store 16 bytes at a time
+            tma.store_wait(0)
+            PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
+            rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
+            first_row = k_offset.to(tl.int64) * Hkv + kv_h
+            row = k_start + WORKER * 64
+            rows.store((dk * scale).to(v_buffer.dtype))
+            store_rows(dk_ptr + first_row * D, Hkv * D, rows.load(WIDE), row, k_len, D)
+            rows.store(dv.to(v_buffer.dtype))
+            store_rows(dv_ptr + first_row * DV, Hkv * DV, rows.load(WIDE), row, k_len, DV)
+        else:
+            mbarrier.arrive(kv_free.index(stage), count=1)
+        begun += 1
+        if K_STAGES > 1:
+            tile, b, kv_h = next_place(begun, kv_ready, turns, K_STAGES)
+        else:
+            tile = -1
+
+
+@gluon.jit
+def load_queries(
+    at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, come, h, q_len, queries, terms,
+    BLOCK_M: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """Copy one tile of queries, with what belongs to their rows."""
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    stage, phase = at % STAGES, at // STAGES & 1
+    row = q_start + gl.arange(0, BLOCK_M, gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0]))
+    lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=float("inf"))
+    (
+        k_len, q_begin, in_log_decay_base, in_log_decay_anchor, in_log_decay_desc,
+        in_log_decay_stride_token, in_log_decay_stride_part
+    ) = terms  # fmt: skip
+    q_first = q_start + q_begin
+    # [BLOCK_M]
+    q_pos = row + q_begin
+    in_log_decay_q = (
+        load_rows(in_log_decay_desc, in_log_decay_base, q_first, q_pos, in_log_decay_stride_token, k_len)
+        - in_log_decay_anchor
+        + load_rows(
+            in_log_decay_desc,
+            in_log_decay_base + in_log_decay_stride_part,
+            q_first,
+            q_pos,
+            in_log_decay_stride_token,
+            k_len,
+        )
+    )
+    lse -= in_log_decay_q * LOG2E
+    delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
+    mbarrier.wait(free.index(stage), phase ^ 1)
+    rows = [h, q_offset + q_start, 0]
+    if q_start + BLOCK_M > q_len:
+        # the next sequence's rows: 0 times a NaN would be NaN
+        mbarrier.expect(come, q_desc.block_type.nbytes)
+        copy_tile(q_desc, rows, come, q_buffer.index(stage))
+        mbarrier.wait(come, ends & 1)
+        ends += 1
+        clear_behind(matrix(q_buffer, stage), q_len - q_start, BLOCK_M)
+        mbarrier.arrive(q_ready.index(stage), count=1)
+        mbarrier.expect(come, dout_desc.block_type.nbytes)
+        copy_tile(dout_desc, rows, come, dout_buffer.index(stage))
+        mbarrier.wait(come, ends & 1)
+        ends += 1
+        clear_behind(matrix(dout_buffer, stage), q_len - q_start, BLOCK_M)
+        mbarrier.arrive(dout_ready.index(stage), count=1)
+    else:
+        mbarrier.expect(q_ready.index(stage), q_desc.block_type.nbytes)
+        copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage))
+        mbarrier.expect(dout_ready.index(stage), dout_desc.block_type.nbytes)
+        copy_tile(dout_desc, rows, dout_ready.index(stage), dout_buffer.index(stage))
+    lse_buffer.index(stage).store(lse)
+    delta_buffer.index(stage).store(delta)
+    mbarrier.arrive(dout_ready.index(stage), count=1)
+    return at + 1, ends
+
+
+@gluon.jit
+def place_of(place, Hkv, tiles, group, groups):
+    """The tile of keys at a place in the order of all tiles, its sequence and which of Hkv key heads."""
+    head = place % group + place // (group * tiles) % groups * group
+    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+
+
+@gluon.jit
+def hand_on(places, stage, tile, b, head):
+    """Tell workers which tile of which head the keys of a stage are."""
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
+    places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
+    places.index(stage * 3 + 2).store(gl.full([1], head, gl.int32, ONE))
+
+
+@gluon.jit
+def load_tiles(
+    lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, K_STAGES: tl.constexpr,
+    WORKERS: tl.constexpr
+):  # fmt: skip
+    """Copy the tiles of keys, values and queries that the workers need, in their order."""
+    (
+        lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
+        max_seqlen_k, Hq, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
+        in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, groups
+    ) = lengths  # fmt: skip
+    k_buffer, v_buffer, kv_ready = keys
+    at = 0  # tiles of queries so far
+    begun = 0  # tiles of keys so far
+    ends = 0  # ends of sequences so far
+    place = tl.program_id(0)
+    while place < items:
+        tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, groups)
+        k_start = tile * BLOCK_N
+        q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+        q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
+        q_aligned = (q_offset // 4 + b) * 4
+        k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+        k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+        k_aligned = (k_offset // 4 + b) * 4
+        stage = begun % K_STAGES
+        if K_STAGES > 1:
+            kv_free, places = turns
+            mbarrier.wait(kv_free.index(stage), begun // K_STAGES & 1 ^ 1)
+            hand_on(places, stage, tile, b, kv_h)
+            mbarrier.arrive(kv_ready.index(stage), count=1)
+        if k_start < k_len:
+            q_begin = k_len - q_len
+            k_first = k_start
+            k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+            if k_start + BLOCK_N > k_len:
+                # the next sequence's rows: 0 times a NaN would be NaN
+                mbarrier.expect(come, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+                for worker in gl.static_range(0, WORKERS):
+                    rows = [kv_h, k_offset + k_start + worker * 64, 0]
+                    copy_tile(k_desc, rows, come, k_buffer.index(stage * WORKERS + worker))
+                    copy_tile(v_desc, rows, come, v_buffer.index(stage * WORKERS + worker))
+                mbarrier.wait(come, ends & 1)
+                ends += 1
+                for worker in gl.static_range(0, WORKERS):
+                    clear_behind(matrix(k_buffer, stage * WORKERS + worker), k_len - k_start - worker * 64, 64)
+                    clear_behind(matrix(v_buffer, stage * WORKERS + worker), k_len - k_start - worker * 64, 64)
+                mbarrier.arrive(kv_ready.index(stage), count=1)
+            else:
+                mbarrier.expect(kv_ready.index(stage), WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+                for worker in gl.static_range(0, WORKERS):
+                    rows = [kv_h, k_offset + k_start + worker * 64, 0]
+                    copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
+                    copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
+            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+                row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
+                in_log_decay_base = (
+                    tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
+                )
+                in_log_decay_anchor = tl.load(
+                    in_log_decay_ptr
+                    + in_log_decay_base
+                    + tl.maximum(k_first, 0).to(tl.int64) * in_log_decay_stride_token
+                )
+                terms = (
+                    k_len, q_begin, in_log_decay_base, in_log_decay_anchor, in_log_decay_desc,
+                    in_log_decay_stride_token, in_log_decay_stride_part
+                )  # fmt: skip
+                first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+                first, full_first, full_last, last = keep_documents(
+                    in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, k_first,
+                    k_last, q_begin, first, full_first, full_last, last, BLOCK_M
+                )  # fmt: skip
+                for i in tl.range(first, last):
+                    q_start = i * BLOCK_M
+                    at, ends = load_queries(
+                        at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, come, h, q_len, queries,
+                        terms, BLOCK_M, STAGES
+                    )  # fmt: skip
+        else:
+            mbarrier.arrive(kv_ready.index(stage), count=1)
+        begun += 1
+        if K_STAGES > 1:
+            place = tl.num_programs(0) + tl.atomic_add(taken_ptr, 1, sem="relaxed")
+        else:
+            place = items
+    if K_STAGES > 1:
+        kv_free, places = turns
+        stage = begun % K_STAGES
+        mbarrier.wait(kv_free.index(stage), begun // K_STAGES & 1 ^ 1)
+        hand_on(places, stage, -1, 0, 0)
+        mbarrier.arrive(kv_ready.index(stage), count=2)
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "q_total",
+        "max_seqlen_q",
+        "k_total",
+        "max_seqlen_k",
+        "Hq",
+        "sequences",
+        "q_rows",
+        "k_rows",
+        "items",
+        "tiles",
+        "group",
+        "groups",
+    ]
+)
+def backward(
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, in_log_decay_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, in_log_decay_ptr, in_log_decay_k_sum_ptr, q_total,
+    max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, k_rows, in_log_decay_stride_head,
+    in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, groups, GROUP: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
+):  # fmt: skip
+    """Store dK and dV of all tiles of keys, summed over the query heads that read it, and add to dQ."""
+    # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
+    gl.static_assert(
+        (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
+    )
+    WORKERS: gl.constexpr = BLOCK_N // 64
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [K_STAGES * WORKERS, 1, 64, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [K_STAGES * WORKERS, 1, 64, BLOCK_DV], v_desc.layout)
+    q_buffer = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, BLOCK_M, BLOCK_D], q_desc.layout)
+    dout_buffer = gl.allocate_shared_memory(dout_desc.dtype, [STAGES, 1, BLOCK_M, BLOCK_DV], dout_desc.layout)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
+    factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, 64, BLOCK_M], TILE)
+    shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
+    # where programs take tiles in turns, stages of keys also wait for the word which tile they are
+    keys = (k_buffer, v_buffer, barriers(K_STAGES, K_STAGES))
+    turns = (barriers(K_STAGES, WORKERS), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
+    exchange = (factors, barriers(2, WORKERS), shares)
+    queries = (
+        q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
+        barriers(STAGES, WORKERS)
+    )  # fmt: skip
+    come = barriers(1, 1).index(0)
+    fence_async_shared()
+    arguments = (
+        dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
+        Hq, scale, sequences, k_rows, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
+        in_log_decay_stride_part, in_log_decay_k_sum_ptr, items, tiles, group, groups
+    )  # fmt: skip
+    lengths = (
+        lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
+        max_seqlen_k, Hq, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
+        in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, groups
+    )  # fmt: skip
+    # a worker's threads get the registers that the loader leaves
+    gl.warp_specialize(
+        [
+            (work, (
+                arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV,
+                BLOCK_D, BLOCK_DV, K_STAGES, WORKERS, 0
+            )),
+            (work, (
+                arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M, BLOCK_N, STAGES, GROUP, D, DV,
+                BLOCK_D, BLOCK_DV, K_STAGES, WORKERS, 1
+            )),
+            (load_tiles, (
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M, BLOCK_N, STAGES,
+                GROUP, K_STAGES, WORKERS
+            )),
+        ],
+        [4, 1], [240, 24],
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "Hq", "sequences"])
+def finish(
+    dq_sum_ptr, dq_ptr, cu_seqlens_q_ptr, scale, q_total, max_seqlen_q, Hq, sequences, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TILE_AXIS: tl.constexpr
+):  # fmt: skip
+    """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
+    tile = tl.program_id(TILE_AXIS)
+    b, h = batch_and_head(Hq, TILE_AXIS)
+    q_start = tile * BLOCK_M
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
+    kernels.clear_rows(
+        dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
+        tl.num_programs(TILE_AXIS), BLOCK_M, BLOCK_D, D
+    )  # fmt: skip
+    if q_start >= q_len:
+        return
+    sum_row = (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M
+    first_row = q_offset.to(tl.int64) * Hq + h
+    PIECES: tl.constexpr = (D + 63) // 64
+    for piece in tl.static_range(PIECES):
+        source = (sum_row + q_start) // 64 * PIECES + tl.arange(0, BLOCK_M // 64) * PIECES + piece
+        # [BLOCK_M // 64, 4096]
+        dq = tl.load(dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :])
+        # [BLOCK_M, 64]: a thread of a product has two neighbours of a row, and the same of the row eight below
+        dq = dq.reshape([BLOCK_M // 64, 8, 4, 8, 4, 2, 2]).permute(0, 2, 5, 3, 1, 4, 6).reshape([BLOCK_M, 64])
+        place = dq_ptr + first_row * D + piece * 64
+        kernels.store_rows(place, Hq * D, dq * scale, q_start, q_len, D - piece * 64)

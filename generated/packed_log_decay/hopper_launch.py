@@ -1,0 +1,61 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/packed_log_decay.yaml
+#   content hash  90f8189e2e70e8f4
+#   text hash     86cb80a577614f3a
+#   render with   attnforge render specs/packed_log_decay.yaml
+"""What each kernel of hopper_backward.py gets."""
+
+import torch
+
+from . import hopper_backward as kernels
+from . import runtime
+
+def differentiate(
+    cache, block_m, block_n, warps, stages, q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay_sums, max_seqlen_q,
+    max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum,
+):  # fmt: skip
+    """Fills in delta, dq, dk and dv."""
+    dq_sum = lse.new_empty(
+        q.shape[1] * (q.shape[0] // block_m + cu_seqlens_q.shape[0] - 1) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+    )
+    taken = lse.new_empty(1, dtype=torch.int32)
+    runtime.launch(
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, cu_seqlens_q),
+        grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
+        from_shapes=lambda: dict(
+            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
+            q_rows=lse.shape[-1], D=q.shape[-1], BLOCK_M=block_m, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.backward, (block_m, block_n),
+        (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k,
+         float(scale), in_log_decay_sums, in_log_decay_k_sum),
+        grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout, dq_sum),
+        from_shapes=lambda: dict(
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+            dq_sum_desc=runtime.fragment_source(dq_sum),
+            in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m), q_total=q.shape[0],
+            max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2],
+            sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1], k_rows=in_log_decay_sums.shape[-1],
+            in_log_decay_stride_head=runtime.stride(in_log_decay_sums, -3),
+            in_log_decay_stride_token=runtime.stride(in_log_decay_sums, -1),
+            in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1],
+            DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n),
+            num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip
+    runtime.launch(
+        cache, kernels.finish, (block_m, block_n), (dq_sum, dq, cu_seqlens_q, float(scale)),
+        grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
+        from_shapes=lambda: dict(
+            q_total=q.shape[0], max_seqlen_q=max_seqlen_q, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
+            D=q.shape[-1], BLOCK_M=block_m, BLOCK_D=runtime.padded_width(q),
+            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4bb2297ac7e700e0
-#   text hash     3069baf5f22803cc
+#   content hash  9e9323bafa168078
+#   text hash     d60d1333c69a2f3f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4bb2297ac7e700e0
-#   text hash     95be8e96174b4802
+#   content hash  9e9323bafa168078
+#   text hash     e865f4665e204a78
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4bb2297ac7e700e0
-#   text hash     173e11600b3b26b8
+#   content hash  9e9323bafa168078
+#   text hash     81ece6b1298d5419
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4bb2297ac7e700e0
-#   text hash     f0806c4fc3253a8e
+#   content hash  9e9323bafa168078
+#   text hash     65ce8bc72deaea05
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

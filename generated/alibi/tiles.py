@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4bb2297ac7e700e0
-#   text hash     6977096fe5379af0
+#   content hash  9e9323bafa168078
+#   text hash     30ead96eaf282389
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  62fcba224fc65a21
-#   text hash     aefe99d12d9a3546
+#   content hash  035fee74583d3d1f
+#   text hash     9c120eb4e24dd9cf
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  62fcba224fc65a21
-#   text hash     736da52897e27af7
+#   content hash  035fee74583d3d1f
+#   text hash     193ee61775f1242e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  62fcba224fc65a21
-#   text hash     bfbc605b22cdaddc
+#   content hash  035fee74583d3d1f
+#   text hash     d7f7938a72e6637d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

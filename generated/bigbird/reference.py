@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  62fcba224fc65a21
-#   text hash     4791982657ac3c3c
+#   content hash  035fee74583d3d1f
+#   text hash     a70a86814056621f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

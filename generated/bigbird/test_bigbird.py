@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  62fcba224fc65a21
-#   text hash     80b0353d0c44a70c
+#   content hash  035fee74583d3d1f
+#   text hash     857ee0bfca0091db
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

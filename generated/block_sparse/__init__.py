@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b1c107bbf7992632
-#   text hash     352c3a7182236fb2
+#   content hash  34eba1e7515d0f0a
+#   text hash     bb10726aea058c9d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b1c107bbf7992632
-#   text hash     775823d2ea1ae273
+#   content hash  34eba1e7515d0f0a
+#   text hash     4f3d8e57912716ca
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b1c107bbf7992632
-#   text hash     3a03fdcf86531d3a
+#   content hash  34eba1e7515d0f0a
+#   text hash     f581ad6c7123e200
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b1c107bbf7992632
-#   text hash     394c118e466e74e2
+#   content hash  34eba1e7515d0f0a
+#   text hash     b52844cd75bfb5e1
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

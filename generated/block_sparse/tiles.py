@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b1c107bbf7992632
-#   text hash     fca6a554b9dcf1dc
+#   content hash  34eba1e7515d0f0a
+#   text hash     e80dbd26ce9cab78
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

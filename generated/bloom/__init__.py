@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  73b642da2ecfac2a
-#   text hash     0ca28142af8d7c1a
+#   content hash  04324b8b39bd74eb
+#   text hash     f22c10ce4d44f714
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

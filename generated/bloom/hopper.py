@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  73b642da2ecfac2a
-#   text hash     fe90b921c62933bf
+#   content hash  04324b8b39bd74eb
+#   text hash     2b5b125cb8992e5f
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

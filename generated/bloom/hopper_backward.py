@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  73b642da2ecfac2a
-#   text hash     79f1fdfa57a15e37
+#   content hash  04324b8b39bd74eb
+#   text hash     190af743847f0538
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

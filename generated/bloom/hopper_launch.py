@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  73b642da2ecfac2a
-#   text hash     2554843133c6bdf8
+#   content hash  04324b8b39bd74eb
+#   text hash     6b36a55b0602c05e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  73b642da2ecfac2a
-#   text hash     bfb57069ac8b32ee
+#   content hash  04324b8b39bd74eb
+#   text hash     91ac7b9037294311
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

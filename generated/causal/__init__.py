@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  021d24b2b76875e9
-#   text hash     799627c6ee5a804b
+#   content hash  c6433225464f9c35
+#   text hash     b5e74ddd30a2a03f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  021d24b2b76875e9
-#   text hash     49638f781c01503a
+#   content hash  c6433225464f9c35
+#   text hash     622aa510f4781ab3
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

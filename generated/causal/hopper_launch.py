@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  021d24b2b76875e9
-#   text hash     0c19534c51c23253
+#   content hash  c6433225464f9c35
+#   text hash     fc9e4c33e6d81afb
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

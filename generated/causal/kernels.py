@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  021d24b2b76875e9
-#   text hash     16c04f4daa869a89
+#   content hash  c6433225464f9c35
+#   text hash     453d62d43cf82325
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

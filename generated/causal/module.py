@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  021d24b2b76875e9
-#   text hash     1482decf25dd3094
+#   content hash  c6433225464f9c35
+#   text hash     81e606493077dcce
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

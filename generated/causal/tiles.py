@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  021d24b2b76875e9
-#   text hash     a79257c5766209ca
+#   content hash  c6433225464f9c35
+#   text hash     98fb75bb71d1dded
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ef0b32de823092a6
-#   text hash     5b0dd5039f5318e1
+#   content hash  0eeb7e37b56a9838
+#   text hash     c15ba9df374ac0d9
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

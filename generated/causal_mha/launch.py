@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ef0b32de823092a6
-#   text hash     7f2f2e5b68926a50
+#   content hash  0eeb7e37b56a9838
+#   text hash     4eca822c44951f57
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ef0b32de823092a6
-#   text hash     c07e1c01494c7d48
+#   content hash  0eeb7e37b56a9838
+#   text hash     1c49da35356a2cdf
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ef0b32de823092a6
-#   text hash     6e23255cfaa3541d
+#   content hash  0eeb7e37b56a9838
+#   text hash     9f0b1fddc2094637
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

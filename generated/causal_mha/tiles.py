@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ef0b32de823092a6
-#   text hash     7f3745e554d290c9
+#   content hash  0eeb7e37b56a9838
+#   text hash     13fffc6622c9073a
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0f3cd9b7898eb95
-#   text hash     3967923c2890ea7f
+#   content hash  e82335787f83bb70
+#   text hash     d89cc41ad86bdbde
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0f3cd9b7898eb95
-#   text hash     6d8a5c5e8738e9f2
+#   content hash  e82335787f83bb70
+#   text hash     0c4533ef30b2d358
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0f3cd9b7898eb95
-#   text hash     ec8e3f8a1053c97c
+#   content hash  e82335787f83bb70
+#   text hash     6f6b4c9a30a1faf8
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

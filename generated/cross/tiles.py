@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0f3cd9b7898eb95
-#   text hash     45eae2f3f84d7a74
+#   content hash  e82335787f83bb70
+#   text hash     bd9090b65e0e3cd9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

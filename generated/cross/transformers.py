@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e0f3cd9b7898eb95
-#   text hash     f1b4b4d5b6755e82
+#   content hash  e82335787f83bb70
+#   text hash     3b71cc2b47ccc361
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

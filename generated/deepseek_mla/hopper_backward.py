@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  90269c199830ef44
-#   text hash     c3ea74c2d739684c
+#   content hash  6fe9aae2a406b103
+#   text hash     c95328338e1e4b53
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

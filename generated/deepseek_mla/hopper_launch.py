@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  90269c199830ef44
-#   text hash     ac6f69a9e135191d
+#   content hash  6fe9aae2a406b103
+#   text hash     91466befdc78b0df
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  90269c199830ef44
-#   text hash     6b8dabbf53a1aa3f
+#   content hash  6fe9aae2a406b103
+#   text hash     0c289b51d304ba82
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

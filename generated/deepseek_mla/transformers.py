@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  90269c199830ef44
-#   text hash     c48f4f983c8e47d7
+#   content hash  6fe9aae2a406b103
+#   text hash     8f6080a33dc16b03
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d0febca3da22c058
-#   text hash     f8cfa5e2da827f8f
+#   content hash  11afaa6e6c4a6142
+#   text hash     05c14a60676711e2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

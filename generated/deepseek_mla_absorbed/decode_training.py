@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d0febca3da22c058
-#   text hash     cffac04e4ece2de6
+#   content hash  11afaa6e6c4a6142
+#   text hash     d00cbfa0bf774536
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

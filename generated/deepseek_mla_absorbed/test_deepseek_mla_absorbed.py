@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d0febca3da22c058
-#   text hash     fbfef6ff06b91ccf
+#   content hash  11afaa6e6c4a6142
+#   text hash     34c1a891b21c8649
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d0febca3da22c058
-#   text hash     ca361e9c508cff6e
+#   content hash  11afaa6e6c4a6142
+#   text hash     e724b63106654064
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

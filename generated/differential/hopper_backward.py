@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f5c57ae1851a370c
-#   text hash     3a463df5eb038edc
+#   content hash  bc1ef2c90c7d89f8
+#   text hash     1401899900334053
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

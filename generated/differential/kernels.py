@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f5c57ae1851a370c
-#   text hash     6929e9ffd7dd2e6a
+#   content hash  bc1ef2c90c7d89f8
+#   text hash     fce009d12eac0876
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

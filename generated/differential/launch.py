@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f5c57ae1851a370c
-#   text hash     420a86c7af306570
+#   content hash  bc1ef2c90c7d89f8
+#   text hash     122b8d81ebe2dee5
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

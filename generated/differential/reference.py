@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f5c57ae1851a370c
-#   text hash     291203c6cf699ef7
+#   content hash  bc1ef2c90c7d89f8
+#   text hash     7d58df7a2a06343c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

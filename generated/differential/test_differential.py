@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f5c57ae1851a370c
-#   text hash     aa13d38b0bc3eb57
+#   content hash  bc1ef2c90c7d89f8
+#   text hash     79ba3dca801b8c3e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b1ccdc1d9eed69b5
-#   text hash     bb54ac8698fb430b
+#   content hash  7f59e3000c739fe6
+#   text hash     e62b4267fb593f37
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b1ccdc1d9eed69b5
-#   text hash     4cdbdea1f4956cf0
+#   content hash  7f59e3000c739fe6
+#   text hash     9f1384464f0897e2
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

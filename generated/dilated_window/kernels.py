@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b1ccdc1d9eed69b5
-#   text hash     676db8f72404303e
+#   content hash  7f59e3000c739fe6
+#   text hash     40c97e327cb3af96
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b1ccdc1d9eed69b5
-#   text hash     9470bfdcb73f39c8
+#   content hash  7f59e3000c739fe6
+#   text hash     c219801c0963920f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b1ccdc1d9eed69b5
-#   text hash     08a17798515d51b3
+#   content hash  7f59e3000c739fe6
+#   text hash     c4b9c861a06bc390
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19add927ce83ed87
-#   text hash     e2c4d7f5660da51e
+#   content hash  2ec796e68837abc1
+#   text hash     7fce2933b7cc64cf
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

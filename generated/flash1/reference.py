@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19add927ce83ed87
-#   text hash     bdaadc85394c1e32
+#   content hash  2ec796e68837abc1
+#   text hash     abc152894e5d2189
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

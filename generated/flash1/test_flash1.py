@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19add927ce83ed87
-#   text hash     5239cb48859421f7
+#   content hash  2ec796e68837abc1
+#   text hash     dfacf0d82f2235d6
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

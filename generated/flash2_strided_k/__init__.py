@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  256584690ca1c9f0
-#   text hash     1c118eda73bdb734
+#   content hash  1031831f2f7fcc6b
+#   text hash     8a7adf40abb3ed4c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

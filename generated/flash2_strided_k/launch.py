@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  256584690ca1c9f0
-#   text hash     1b4325300c21a3ed
+#   content hash  1031831f2f7fcc6b
+#   text hash     93abc294760de879
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

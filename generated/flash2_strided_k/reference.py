@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  256584690ca1c9f0
-#   text hash     62ab5369ad61b917
+#   content hash  1031831f2f7fcc6b
+#   text hash     56d47df254dfcea0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  256584690ca1c9f0
-#   text hash     1835ff2f47d06f7e
+#   content hash  1031831f2f7fcc6b
+#   text hash     56b99808dc765c32
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

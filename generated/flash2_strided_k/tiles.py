@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  256584690ca1c9f0
-#   text hash     3e410c10e10c4e70
+#   content hash  1031831f2f7fcc6b
+#   text hash     88f65ebec9f8eb9a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

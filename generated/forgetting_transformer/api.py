@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6914d597e22a9571
-#   text hash     dfe5297be2e8cc06
+#   content hash  810dcf576923e4ee
+#   text hash     f3c5268c4ad63d8d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6914d597e22a9571
-#   text hash     ce2abfa0e471d8f8
+#   content hash  810dcf576923e4ee
+#   text hash     b5dd1c5b58a5831f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

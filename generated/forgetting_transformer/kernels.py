@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6914d597e22a9571
-#   text hash     181ae5339e042630
+#   content hash  810dcf576923e4ee
+#   text hash     017b24cf1f2e50a7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

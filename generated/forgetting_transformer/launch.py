@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6914d597e22a9571
-#   text hash     ca953a239f99d58a
+#   content hash  810dcf576923e4ee
+#   text hash     049b5d949d70da81
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -99,12 +99,12 @@ def _differentiate(
         if wanted[3]
         else None
     )
-    at_once = entries is None and (dlse is None or not wanted[3]) and runtime.differentiated(  # on Hopper GPUs, all at once
+    # on Hopper GPUs
+    at_once = entries is None and (dlse is None or not wanted[3]) and runtime.differentiated(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_log_decay_sums, scale, out, lse, dout, dlse, delta, dq,
         dk, dv, in_log_decay_k_sum,
     )  # fmt: skip
     if not at_once:
-
         dq = dq if wanted[0] else runtime.empty_like(q)
         in_log_decay_q_sum = (
             lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
@@ -115,8 +115,8 @@ def _differentiate(
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
                 cache, kernels.backward_dq, (block_m, block_n),
-                (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, entries, float(scale), in_log_decay_sums,
-                 in_log_decay_q_sum),
+                (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, entries, float(scale),
+                 in_log_decay_sums, in_log_decay_q_sum),
                 grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_log_decay_sums, block_m, block_n),
@@ -144,7 +144,8 @@ def _differentiate(
                         lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
                         delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
                         in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
-                        TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                        TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps,
+                        num_stages=stages,
                     ),
                 )  # fmt: skip
 

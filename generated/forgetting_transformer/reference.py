@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6914d597e22a9571
-#   text hash     e7fabc57ca8ce3de
+#   content hash  810dcf576923e4ee
+#   text hash     3b3e07e2658b297c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

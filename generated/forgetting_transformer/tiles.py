@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6914d597e22a9571
-#   text hash     693a7f4baf2457c9
+#   content hash  810dcf576923e4ee
+#   text hash     a01d2c1d7c37af45
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

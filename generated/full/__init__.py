@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2c728e3c35d0ee11
-#   text hash     87b14855f909f26a
+#   content hash  e66aa5b838930994
+#   text hash     8d5f677d54044a66
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

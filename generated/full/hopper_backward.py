@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2c728e3c35d0ee11
-#   text hash     66fa255d0eb16876
+#   content hash  e66aa5b838930994
+#   text hash     ebbee816bd81a22c
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2c728e3c35d0ee11
-#   text hash     4d01a8947dd079d8
+#   content hash  e66aa5b838930994
+#   text hash     ee8214becda4a92c
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2c728e3c35d0ee11
-#   text hash     9fda80955311c62a
+#   content hash  e66aa5b838930994
+#   text hash     27a5a1ff5ade80bf
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2c728e3c35d0ee11
-#   text hash     16a37a45e84920c2
+#   content hash  e66aa5b838930994
+#   text hash     e7802d8e80b6c62d
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

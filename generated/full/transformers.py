@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2c728e3c35d0ee11
-#   text hash     f54fc3ace9d6ffb6
+#   content hash  e66aa5b838930994
+#   text hash     195e15c6f9ea3d6c
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

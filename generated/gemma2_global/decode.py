@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bc3aa2cfcc413183
-#   text hash     076b2985e429542c
+#   content hash  d270ab47bfc698b7
+#   text hash     11102cd8dbfc753e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

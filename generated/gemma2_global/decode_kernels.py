@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bc3aa2cfcc413183
-#   text hash     97c983ac0d1566b9
+#   content hash  d270ab47bfc698b7
+#   text hash     293761898fcb734f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

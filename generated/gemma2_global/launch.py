@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bc3aa2cfcc413183
-#   text hash     900f02dc1eef61b5
+#   content hash  d270ab47bfc698b7
+#   text hash     dc716bbc2abcc2c0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

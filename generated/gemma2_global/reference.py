@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bc3aa2cfcc413183
-#   text hash     c1334691e3d5b126
+#   content hash  d270ab47bfc698b7
+#   text hash     5e6636c7c953c399
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

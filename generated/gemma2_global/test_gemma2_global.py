@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bc3aa2cfcc413183
-#   text hash     84864f01aa0ef97f
+#   content hash  d270ab47bfc698b7
+#   text hash     c7903a384e4658f5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47b3443ce4fa69d1
-#   text hash     f16123fc2a8f43eb
+#   content hash  a4aab73a9537b56f
+#   text hash     4c9139fd1910ad40
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

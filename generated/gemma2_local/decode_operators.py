@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47b3443ce4fa69d1
-#   text hash     fce6011c1d0c2ba7
+#   content hash  a4aab73a9537b56f
+#   text hash     98f9ff51eef73bfe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

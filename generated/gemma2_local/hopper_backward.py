@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47b3443ce4fa69d1
-#   text hash     689c7a8512674402
+#   content hash  a4aab73a9537b56f
+#   text hash     5bdfcc1e79d8ffbf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47b3443ce4fa69d1
-#   text hash     ec0fcfa556337de3
+#   content hash  a4aab73a9537b56f
+#   text hash     a0cd9e5c2d964c46
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47b3443ce4fa69d1
-#   text hash     8be9d2909e707bbb
+#   content hash  a4aab73a9537b56f
+#   text hash     3430a1cc4cb0bd46
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

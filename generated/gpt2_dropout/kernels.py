@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a46419afae9717e
-#   text hash     4c2ed870a2b081b3
+#   content hash  4b719bfec6bdee4b
+#   text hash     bfe62deb9957b69e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a46419afae9717e
-#   text hash     cc32c05e85c36b5e
+#   content hash  4b719bfec6bdee4b
+#   text hash     724c3a1cd685ceae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a46419afae9717e
-#   text hash     d74ec77901f042fb
+#   content hash  4b719bfec6bdee4b
+#   text hash     c7f5ed99b8c3963f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

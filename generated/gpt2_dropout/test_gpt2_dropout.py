@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a46419afae9717e
-#   text hash     a71d86f8bb53b484
+#   content hash  4b719bfec6bdee4b
+#   text hash     ba301a3b2af7b224
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

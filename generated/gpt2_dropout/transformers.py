@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a46419afae9717e
-#   text hash     70d722b2683b22fb
+#   content hash  4b719bfec6bdee4b
+#   text hash     865122d03b7bfae9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd22aa83e604b851
-#   text hash     f656c9f95b20d0cd
+#   content hash  ae052ad40f2a73f2
+#   text hash     7b2290ae4b2979dc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

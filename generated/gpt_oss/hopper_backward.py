@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd22aa83e604b851
-#   text hash     bdd50eb5b8f88bc5
+#   content hash  ae052ad40f2a73f2
+#   text hash     a0b7788e4677ac80
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

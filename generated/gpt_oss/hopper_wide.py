@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd22aa83e604b851
-#   text hash     4fd2e20faf86fa35
+#   content hash  ae052ad40f2a73f2
+#   text hash     beaf4ae87500996c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd22aa83e604b851
-#   text hash     bae1d7898b39c5da
+#   content hash  ae052ad40f2a73f2
+#   text hash     f0620f976382b784
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

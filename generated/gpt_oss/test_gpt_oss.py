@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd22aa83e604b851
-#   text hash     ae25de0b64a803c8
+#   content hash  ae052ad40f2a73f2
+#   text hash     d2fcf2350a19c673
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

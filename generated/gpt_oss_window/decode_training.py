@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d95653bc70d2ea4
-#   text hash     44b9677c876d2816
+#   content hash  9c681d37a8d44a15
+#   text hash     21b341734ca08dc0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d95653bc70d2ea4
-#   text hash     5905507b5f2cdb6f
+#   content hash  9c681d37a8d44a15
+#   text hash     6ce11b3a88e1acf1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

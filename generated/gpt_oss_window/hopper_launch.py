@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d95653bc70d2ea4
-#   text hash     b604a69c6aa04497
+#   content hash  9c681d37a8d44a15
+#   text hash     a64ea3dde05844be
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

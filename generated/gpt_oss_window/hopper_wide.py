@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d95653bc70d2ea4
-#   text hash     8e857db7a2fca6d2
+#   content hash  9c681d37a8d44a15
+#   text hash     4c20c1169fefff1b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

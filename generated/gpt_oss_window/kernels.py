@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d95653bc70d2ea4
-#   text hash     95793448c3ef478c
+#   content hash  9c681d37a8d44a15
+#   text hash     51c7db667c5512dc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

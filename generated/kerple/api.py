@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e66d2a7025507b6
-#   text hash     4a8de28b7715eff7
+#   content hash  c3941cddc3dafecc
+#   text hash     f7a8f2abc6c4a6f4
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e66d2a7025507b6
-#   text hash     c95198eea0472893
+#   content hash  c3941cddc3dafecc
+#   text hash     2cb7c43b7e95eb92
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

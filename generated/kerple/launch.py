@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e66d2a7025507b6
-#   text hash     47561b15a6f6c4ae
+#   content hash  c3941cddc3dafecc
+#   text hash     17df4df41f21641c
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

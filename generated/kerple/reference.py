@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e66d2a7025507b6
-#   text hash     804343b1105bca7d
+#   content hash  c3941cddc3dafecc
+#   text hash     e96b09ebd0fa6c63
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e66d2a7025507b6
-#   text hash     409d834096c1d7dd
+#   content hash  c3941cddc3dafecc
+#   text hash     89b578659808e45f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

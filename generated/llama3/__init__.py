@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66f8448e81447c50
-#   text hash     260a45a586176169
+#   content hash  177aab008bb83670
+#   text hash     2de9cbe99d7e6071
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

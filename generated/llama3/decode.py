@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66f8448e81447c50
-#   text hash     ce9e914c42c99852
+#   content hash  177aab008bb83670
+#   text hash     4cab35f3e4478462
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

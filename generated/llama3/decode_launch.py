@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66f8448e81447c50
-#   text hash     e9c7e39fc668d158
+#   content hash  177aab008bb83670
+#   text hash     ddf5c160aed65b3b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

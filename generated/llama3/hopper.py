@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66f8448e81447c50
-#   text hash     b16f4f6902e61e8a
+#   content hash  177aab008bb83670
+#   text hash     5ac43723b89884f0
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66f8448e81447c50
-#   text hash     d1dd4d9edd8f1332
+#   content hash  177aab008bb83670
+#   text hash     991b21f962d069c8
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3cd0a80303e0fb55
-#   text hash     ed34ec25ed2e0e11
+#   content hash  69d7e1eb83b5d8fb
+#   text hash     b8dccb96e2c99a85
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3cd0a80303e0fb55
-#   text hash     8710facba8ec7733
+#   content hash  69d7e1eb83b5d8fb
+#   text hash     9a6960cab676e7a5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3cd0a80303e0fb55
-#   text hash     188c14faf0d2ed4a
+#   content hash  69d7e1eb83b5d8fb
+#   text hash     138e0909033d77d6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

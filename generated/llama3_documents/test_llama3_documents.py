@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3cd0a80303e0fb55
-#   text hash     bed1eb052fbf6249
+#   content hash  69d7e1eb83b5d8fb
+#   text hash     3fd0e8893cc0e073
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

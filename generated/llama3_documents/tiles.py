@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3cd0a80303e0fb55
-#   text hash     0700c693be314892
+#   content hash  69d7e1eb83b5d8fb
+#   text hash     7e63926e6a1d357c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4c2176d2a845872
-#   text hash     53afb67f25d59926
+#   content hash  b5755f441ba3bc31
+#   text hash     7e7663e4bf6bcf9b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4c2176d2a845872
-#   text hash     35a90e769657eebf
+#   content hash  b5755f441ba3bc31
+#   text hash     250f1740a2b715bc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

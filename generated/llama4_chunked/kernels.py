@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4c2176d2a845872
-#   text hash     60b729e96d30abc9
+#   content hash  b5755f441ba3bc31
+#   text hash     c9958f183160f47c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4c2176d2a845872
-#   text hash     1a4fb28ed7e6d02c
+#   content hash  b5755f441ba3bc31
+#   text hash     699516577ce99ce6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

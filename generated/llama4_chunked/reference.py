@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4c2176d2a845872
-#   text hash     298ec0b746d7f605
+#   content hash  b5755f441ba3bc31
+#   text hash     6c7187999f2ee3d4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

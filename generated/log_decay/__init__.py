@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  722f709fa360f148
-#   text hash     b4afcc6f3fbf4302
+#   content hash  97573622e8abc94d
+#   text hash     3e52c08b80f0b7b9
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

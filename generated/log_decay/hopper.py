@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  722f709fa360f148
-#   text hash     9faf379ea42544e5
+#   content hash  97573622e8abc94d
+#   text hash     9f208a81b0d35a95
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  722f709fa360f148
-#   text hash     12a1557b6faf1ac1
+#   content hash  97573622e8abc94d
+#   text hash     7e56b4263731620a
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

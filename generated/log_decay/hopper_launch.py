@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  722f709fa360f148
-#   text hash     069914720ca0a0ed
+#   content hash  97573622e8abc94d
+#   text hash     942f78525537a69e
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  722f709fa360f148
-#   text hash     63f9683a5b7e1ed3
+#   content hash  97573622e8abc94d
+#   text hash     d967c0dd64254415
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

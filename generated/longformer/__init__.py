@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39551e877a278d34
-#   text hash     69a2826ca4d7681d
+#   content hash  06f4af4f64b5db63
+#   text hash     8dda00bf0ea1da0b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

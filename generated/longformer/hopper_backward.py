@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39551e877a278d34
-#   text hash     5082f46a805a34bf
+#   content hash  06f4af4f64b5db63
+#   text hash     78eaf32e1d8a4e2c
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

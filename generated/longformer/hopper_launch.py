@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39551e877a278d34
-#   text hash     c712d6c455c47b1e
+#   content hash  06f4af4f64b5db63
+#   text hash     3d5e237f9a24ad02
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39551e877a278d34
-#   text hash     a899a6fe76e985ac
+#   content hash  06f4af4f64b5db63
+#   text hash     4aafd60c9ebecd7d
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39551e877a278d34
-#   text hash     f2e491d3a11e1e39
+#   content hash  06f4af4f64b5db63
+#   text hash     a483d81ffaa65ded
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

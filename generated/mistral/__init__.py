@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  060847afcd67d63f
-#   text hash     47a276b839f91207
+#   content hash  feda818cb1bd4fdb
+#   text hash     fb1f2a12406f21ef
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

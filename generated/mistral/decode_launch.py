@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  060847afcd67d63f
-#   text hash     307e303c00501ab1
+#   content hash  feda818cb1bd4fdb
+#   text hash     3ee39d070927748f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  060847afcd67d63f
-#   text hash     f251ccb0a8260830
+#   content hash  feda818cb1bd4fdb
+#   text hash     f44e64268462f547
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  060847afcd67d63f
-#   text hash     45053674ff6dfccc
+#   content hash  feda818cb1bd4fdb
+#   text hash     1a7d1f8c5aa40ea4
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

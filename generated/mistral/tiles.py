@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  060847afcd67d63f
-#   text hash     d72a09576e6c3552
+#   content hash  feda818cb1bd4fdb
+#   text hash     2fc8094943643356
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

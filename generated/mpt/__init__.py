@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  529a4044e5060be8
-#   text hash     a306a473e59fd415
+#   content hash  51d6acbc99a952dd
+#   text hash     59c68ff3c1548422
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

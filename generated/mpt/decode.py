@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  529a4044e5060be8
-#   text hash     af7c4ce5a43c3984
+#   content hash  51d6acbc99a952dd
+#   text hash     4192b37f0b129235
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  529a4044e5060be8
-#   text hash     e38b04b4b2a70ee0
+#   content hash  51d6acbc99a952dd
+#   text hash     ef2ba62153662cf8
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  529a4044e5060be8
-#   text hash     9436c6f757191c3d
+#   content hash  51d6acbc99a952dd
+#   text hash     630e4aa9b5dd061e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  529a4044e5060be8
-#   text hash     01b853871cfad025
+#   content hash  51d6acbc99a952dd
+#   text hash     c1355c6d14ac731b
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

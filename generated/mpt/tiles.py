@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  529a4044e5060be8
-#   text hash     42425c13fa3be347
+#   content hash  51d6acbc99a952dd
+#   text hash     8a13f21204fdbe51
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

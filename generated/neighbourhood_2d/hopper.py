@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  80b7c4ba5774ff1c
-#   text hash     9dfd0f392c5a8445
+#   content hash  9ba0d27f230d7bb1
+#   text hash     f4bc64e92a8d9876
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

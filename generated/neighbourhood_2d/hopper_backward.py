@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  80b7c4ba5774ff1c
-#   text hash     3e6d29c373aafb2d
+#   content hash  9ba0d27f230d7bb1
+#   text hash     d9ad43e16cd0e440
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  80b7c4ba5774ff1c
-#   text hash     f6d5f74b498887e8
+#   content hash  9ba0d27f230d7bb1
+#   text hash     0bb411613e21f700
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  80b7c4ba5774ff1c
-#   text hash     49df594f0ceb6bfa
+#   content hash  9ba0d27f230d7bb1
+#   text hash     95fe1277d8867a2a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  80b7c4ba5774ff1c
-#   text hash     b7f09f85cd87c9aa
+#   content hash  9ba0d27f230d7bb1
+#   text hash     c4e3013e02e393a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

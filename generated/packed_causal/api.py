@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  de31381078d6b65c
-#   text hash     c673f37eb2fedba4
+#   content hash  3e22dc004c309284
+#   text hash     ca0230d09a4ba5c2
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  de31381078d6b65c
-#   text hash     2b4fe73fc4a56f66
+#   content hash  3e22dc004c309284
+#   text hash     4b16392701a13810
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

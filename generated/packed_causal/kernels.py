@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  de31381078d6b65c
-#   text hash     9172d3e824f4aa27
+#   content hash  3e22dc004c309284
+#   text hash     6dc228c343feb7b1
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  de31381078d6b65c
-#   text hash     0e3b5ef1faf7f7d7
+#   content hash  3e22dc004c309284
+#   text hash     dcc923ab9f8e42a7
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8d46e4a88f64e862
-#   text hash     524664cdb7e9d533
+#   content hash  fdc94102239c56fb
+#   text hash     606c771f28b4059f
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

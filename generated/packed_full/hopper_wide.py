@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8d46e4a88f64e862
-#   text hash     d42920806c94666e
+#   content hash  fdc94102239c56fb
+#   text hash     633e521ddba33727
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8d46e4a88f64e862
-#   text hash     5466891db812089d
+#   content hash  fdc94102239c56fb
+#   text hash     85f95521ae0578ca
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

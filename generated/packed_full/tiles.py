@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8d46e4a88f64e862
-#   text hash     6fc3021b0b9aa828
+#   content hash  fdc94102239c56fb
+#   text hash     81a79ad86933a8b4
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8d46e4a88f64e862
-#   text hash     9e60fbd7d2ac9735
+#   content hash  fdc94102239c56fb
+#   text hash     cd57614f3a107dc3
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

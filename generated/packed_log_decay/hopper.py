@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  90f8189e2e70e8f4
-#   text hash     37bb4bbe254c46a2
+#   content hash  53e851de23d076c6
+#   text hash     3a7ba8d850f19782
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  90f8189e2e70e8f4
-#   text hash     f57f98be26d78b15
+#   content hash  53e851de23d076c6
+#   text hash     9e512f6dfa59b7b9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

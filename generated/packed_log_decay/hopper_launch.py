@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  90f8189e2e70e8f4
-#   text hash     86cb80a577614f3a
+#   content hash  53e851de23d076c6
+#   text hash     823162ad621914b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  90f8189e2e70e8f4
-#   text hash     34540f5ab1f85f5c
+#   content hash  53e851de23d076c6
+#   text hash     902055bfab9314ff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

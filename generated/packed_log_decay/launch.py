@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  90f8189e2e70e8f4
-#   text hash     4d9269a991049f81
+#   content hash  53e851de23d076c6
+#   text hash     69aab7fff298e6b9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -105,12 +105,12 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     in_log_decay_k_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
-    at_once = (dlse is None or not wanted[3]) and runtime.differentiated(  # on Hopper GPUs, all at once
+    # on Hopper GPUs
+    at_once = (dlse is None or not wanted[3]) and runtime.differentiated(
         cache, tiles, wanted[:3], max_seqlen_k, q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay_sums,
         max_seqlen_q, max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum,
     )  # fmt: skip
     if not at_once:
-
         dq = dq if wanted[0] else runtime.empty_like(q)
         in_log_decay_q_sum = (
             lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] and dlse is not None else None
@@ -119,8 +119,8 @@ def _differentiate(
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
                 cache, kernels.backward_dq, (block_m, block_n),
-                (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, cu_seqlens_q, cu_seqlens_k, float(scale),
-                 in_log_decay_sums, in_log_decay_q_sum),
+                (q, k, v, out, dout, in_log_decay_sums, dq, lse, dlse, delta, cu_seqlens_q, cu_seqlens_k,
+                 float(scale), in_log_decay_sums, in_log_decay_q_sum),
                 grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
                 from_shapes=lambda: dict(
                     _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
@@ -140,13 +140,16 @@ def _differentiate(
                     cache, kernels.backward_dkv, (block_m, block_n, makes),
                     (q, k, v, dout, lse, delta, in_log_decay_sums, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale),
                      in_log_decay_sums, in_log_decay_k_sum if makes != "dv" else None),
-                    grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout),
+                    grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q,
+                        dout),
                     from_shapes=lambda: dict(
-                        _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
+                        _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m,
+                            block_n),
                         dout_desc=runtime.tile_source(dout, block_m), lse_desc=runtime.vector_source(lse, block_m),
                         delta_desc=runtime.vector_source(delta, block_m),
                         in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m if level else None),
-                        TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                        TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), MAKES=makes, num_warps=warps,
+                        num_stages=stages,
                     ),
                 )  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  90f8189e2e70e8f4
-#   text hash     6bdce409483c845e
+#   content hash  53e851de23d076c6
+#   text hash     f231eb67abf2b4fb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d57f09c916023168
-#   text hash     84f96b5143c18008
+#   content hash  0ad519c9319fa8a0
+#   text hash     14b1d77323c5ee65
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

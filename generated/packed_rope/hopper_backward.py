@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d57f09c916023168
-#   text hash     b2e9e4881a181d9f
+#   content hash  0ad519c9319fa8a0
+#   text hash     1321a12b0cc98d5f
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d57f09c916023168
-#   text hash     023b5a56792043b3
+#   content hash  0ad519c9319fa8a0
+#   text hash     0c0f1eef26359d06
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d57f09c916023168
-#   text hash     197aa525c7146660
+#   content hash  0ad519c9319fa8a0
+#   text hash     1e171f8e7fbd7a5c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d57f09c916023168
-#   text hash     cbd7e476cc9bc9b1
+#   content hash  0ad519c9319fa8a0
+#   text hash     a38e43e3cb400030
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc6b0e277b9dd385
-#   text hash     07581b48b3879755
+#   content hash  dd794d1c88d3fa78
+#   text hash     2cb09a7e13a9d24b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc6b0e277b9dd385
-#   text hash     dc0ba93422bb4729
+#   content hash  dd794d1c88d3fa78
+#   text hash     9db6e27f9155d2d6
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc6b0e277b9dd385
-#   text hash     e80cde1fd913a0f1
+#   content hash  dd794d1c88d3fa78
+#   text hash     5d204a9f6247e4c8
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc6b0e277b9dd385
-#   text hash     ce685d1cd54533e5
+#   content hash  dd794d1c88d3fa78
+#   text hash     5620fd8061113899
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

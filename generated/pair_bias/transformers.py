@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc6b0e277b9dd385
-#   text hash     6e456c8c4d100a3f
+#   content hash  dd794d1c88d3fa78
+#   text hash     da8c5a835d469936
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eabad75eead29249
-#   text hash     a2eb1c466a98f344
+#   content hash  33f174f42d6dd477
+#   text hash     67da930415f613fa
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eabad75eead29249
-#   text hash     af05c6083b225f38
+#   content hash  33f174f42d6dd477
+#   text hash     72104b9b46dd7bf5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eabad75eead29249
-#   text hash     7bc1475a8f7a6cee
+#   content hash  33f174f42d6dd477
+#   text hash     347f641e941bb415
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eabad75eead29249
-#   text hash     f232767ef412c329
+#   content hash  33f174f42d6dd477
+#   text hash     f0adeeb3dec9468c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eabad75eead29249
-#   text hash     5b4b54722d7358be
+#   content hash  33f174f42d6dd477
+#   text hash     11d443fe6311f777
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  67313d7c9d700c45
-#   text hash     e21f1dd78af22641
+#   content hash  231a53e9ffd7b861
+#   text hash     130402cae814e0db
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  67313d7c9d700c45
-#   text hash     2052d054387bcab8
+#   content hash  231a53e9ffd7b861
+#   text hash     6b9b8885cfd7711e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

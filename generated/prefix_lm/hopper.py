@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  67313d7c9d700c45
-#   text hash     6f7d6b167a0a0920
+#   content hash  231a53e9ffd7b861
+#   text hash     3ad26f6a2c721567
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

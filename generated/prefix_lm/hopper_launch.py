@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  67313d7c9d700c45
-#   text hash     52564fc641ef018b
+#   content hash  231a53e9ffd7b861
+#   text hash     bc6c5739c16af8eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  67313d7c9d700c45
-#   text hash     d3fa5fb83e4ddde9
+#   content hash  231a53e9ffd7b861
+#   text hash     047b7154a7a32cec
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

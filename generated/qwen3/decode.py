@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b9eda5015c3d39a
-#   text hash     ce11245e989af554
+#   content hash  1ed0b0023db2433e
+#   text hash     e1b30a4734f8bd57
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b9eda5015c3d39a
-#   text hash     be9bab8a90d0a9ca
+#   content hash  1ed0b0023db2433e
+#   text hash     f5ec669b98dba24a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b9eda5015c3d39a
-#   text hash     a6119f5cb94a0908
+#   content hash  1ed0b0023db2433e
+#   text hash     346394a62f0ce8ea
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b9eda5015c3d39a
-#   text hash     d8b0f0c6a0d389ef
+#   content hash  1ed0b0023db2433e
+#   text hash     99395863efdcb1ff
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

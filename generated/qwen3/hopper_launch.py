@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b9eda5015c3d39a
-#   text hash     81f10038bee25eb3
+#   content hash  1ed0b0023db2433e
+#   text hash     6dfbff790897fefa
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

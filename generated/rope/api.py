@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  02fce09cd0770c41
-#   text hash     5a1e213005896aac
+#   content hash  b1c0648b236cc6e1
+#   text hash     ad24104f09c90ab3
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  02fce09cd0770c41
-#   text hash     0837d358d06689f4
+#   content hash  b1c0648b236cc6e1
+#   text hash     c934832d04087aab
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

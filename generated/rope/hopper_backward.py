@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  02fce09cd0770c41
-#   text hash     253273588f7c8eac
+#   content hash  b1c0648b236cc6e1
+#   text hash     29026fa18669eff6
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  02fce09cd0770c41
-#   text hash     6d9ad724a70530d6
+#   content hash  b1c0648b236cc6e1
+#   text hash     69032045b0c96850
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

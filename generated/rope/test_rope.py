@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  02fce09cd0770c41
-#   text hash     bf71e283d3112348
+#   content hash  b1c0648b236cc6e1
+#   text hash     4c9f1330891d73d9
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  02fce09cd0770c41
-#   text hash     2677f718cb180e76
+#   content hash  b1c0648b236cc6e1
+#   text hash     382c567e9dacc09c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

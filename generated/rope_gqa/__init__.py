@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0586f686bc10ab05
-#   text hash     ecab40862ca707ed
+#   content hash  e174878244d89a31
+#   text hash     273c0f7e7c6f607a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0586f686bc10ab05
-#   text hash     1fe80c132f1250ef
+#   content hash  e174878244d89a31
+#   text hash     4368f0bf28c5dee5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

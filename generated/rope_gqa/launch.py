@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0586f686bc10ab05
-#   text hash     67958c06b73c4b0c
+#   content hash  e174878244d89a31
+#   text hash     461fc1134614c59c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0586f686bc10ab05
-#   text hash     58e63e7896b04f1c
+#   content hash  e174878244d89a31
+#   text hash     d07be148552c5b61
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab4018dbe2b3aac8
-#   text hash     a9946a9af74caa20
+#   content hash  33ce5106f145341d
+#   text hash     6c2eb039c0529277
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab4018dbe2b3aac8
-#   text hash     21e048f161b67038
+#   content hash  33ce5106f145341d
+#   text hash     3c3d5ea0ae7cae78
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab4018dbe2b3aac8
-#   text hash     1c7ee744769b8ed2
+#   content hash  33ce5106f145341d
+#   text hash     9c8ecba8cf41e66f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab4018dbe2b3aac8
-#   text hash     e03026829b9aada6
+#   content hash  33ce5106f145341d
+#   text hash     326921e0863b9ca9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab4018dbe2b3aac8
-#   text hash     7116f3c399ffc973
+#   content hash  33ce5106f145341d
+#   text hash     103f55fb49e61169
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1b99eb48796c006d
-#   text hash     e36e1d416eda5ec6
+#   content hash  dbf1040e2662fc33
+#   text hash     bf8db13e2991acc6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

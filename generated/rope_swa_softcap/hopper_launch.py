@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1b99eb48796c006d
-#   text hash     b8fb8bbf1997bb36
+#   content hash  dbf1040e2662fc33
+#   text hash     3817cc556bbe2f97
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1b99eb48796c006d
-#   text hash     20b930e04d184c7e
+#   content hash  dbf1040e2662fc33
+#   text hash     fa81224587ec88e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1b99eb48796c006d
-#   text hash     5434072c56ead54d
+#   content hash  dbf1040e2662fc33
+#   text hash     17ffec886c1e2ede
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

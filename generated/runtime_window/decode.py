@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  df8adf172147cdb2
-#   text hash     4dc9bf8744d1d35b
+#   content hash  2a9cea2e70004a9a
+#   text hash     cad91c1b442c8090
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

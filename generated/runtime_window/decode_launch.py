@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  df8adf172147cdb2
-#   text hash     9e63a459da359c88
+#   content hash  2a9cea2e70004a9a
+#   text hash     d2a875c38811ffcf
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  df8adf172147cdb2
-#   text hash     e811ccfa91410533
+#   content hash  2a9cea2e70004a9a
+#   text hash     940dbb06b84270f4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

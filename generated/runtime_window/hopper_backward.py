@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  df8adf172147cdb2
-#   text hash     769899e835d4486b
+#   content hash  2a9cea2e70004a9a
+#   text hash     ebeae9da723106c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  df8adf172147cdb2
-#   text hash     95a46dde55c711ea
+#   content hash  2a9cea2e70004a9a
+#   text hash     2626041930c9035b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

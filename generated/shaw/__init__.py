@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02e08118f0a3ea5e
-#   text hash     ecf6fda9862e78cc
+#   content hash  872bff101b978b96
+#   text hash     eecef69920562a03
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02e08118f0a3ea5e
-#   text hash     877d7d2494278717
+#   content hash  872bff101b978b96
+#   text hash     769968dabc7b796a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

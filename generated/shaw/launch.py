@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02e08118f0a3ea5e
-#   text hash     de7838cfc6a473c2
+#   content hash  872bff101b978b96
+#   text hash     b6e362ddfabde33c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02e08118f0a3ea5e
-#   text hash     045443a63a132332
+#   content hash  872bff101b978b96
+#   text hash     5f661fc854adb034
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

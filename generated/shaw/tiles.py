@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02e08118f0a3ea5e
-#   text hash     32e5ee708e7b3c5e
+#   content hash  872bff101b978b96
+#   text hash     4e76fa550b1e3e96
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  256315fd27b30913
-#   text hash     35f744542e0b184c
+#   content hash  fa0cb9813dca06b5
+#   text hash     476ca255b3ad14c4
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  256315fd27b30913
-#   text hash     7ccfa1b8b92abe3b
+#   content hash  fa0cb9813dca06b5
+#   text hash     d24898c59d9cc110
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  256315fd27b30913
-#   text hash     0c9913dc998e6a17
+#   content hash  fa0cb9813dca06b5
+#   text hash     0d7f066fabff0373
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  256315fd27b30913
-#   text hash     0988dd95a67df209
+#   content hash  fa0cb9813dca06b5
+#   text hash     b0f008b584630940
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  256315fd27b30913
-#   text hash     f3522d7fc98dd938
+#   content hash  fa0cb9813dca06b5
+#   text hash     ba075e26d518de91
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

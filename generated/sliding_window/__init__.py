@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b561ebda0f5c88c3
-#   text hash     6d1d14388c9a3c34
+#   content hash  4db7922567b5b18e
+#   text hash     3d7e9d61e2fcf686
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b561ebda0f5c88c3
-#   text hash     0786a752ed436c91
+#   content hash  4db7922567b5b18e
+#   text hash     aa724e7579b126d8
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

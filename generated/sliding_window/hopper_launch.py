@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b561ebda0f5c88c3
-#   text hash     f2e3b76d93d2cdc8
+#   content hash  4db7922567b5b18e
+#   text hash     3903b41bb2003e33
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

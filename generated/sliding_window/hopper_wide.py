@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b561ebda0f5c88c3
-#   text hash     22b7e53937f17b26
+#   content hash  4db7922567b5b18e
+#   text hash     b23985e07d886f04
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

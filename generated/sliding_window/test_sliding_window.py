@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b561ebda0f5c88c3
-#   text hash     b416cafee5cab659
+#   content hash  4db7922567b5b18e
+#   text hash     7501a4984a28553e
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ae52cdba3a8c45f9
-#   text hash     79a26ebab1365cb4
+#   content hash  5505eda8af819230
+#   text hash     a06a7397d915b9c5
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ae52cdba3a8c45f9
-#   text hash     a22d4467c5e0707c
+#   content hash  5505eda8af819230
+#   text hash     b661c6254ee5bab2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ae52cdba3a8c45f9
-#   text hash     8471817c75ea218d
+#   content hash  5505eda8af819230
+#   text hash     af84f08ff275f2f0
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

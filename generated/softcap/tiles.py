@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ae52cdba3a8c45f9
-#   text hash     4043e21ffa2d2622
+#   content hash  5505eda8af819230
+#   text hash     2ac81bcf88157284
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

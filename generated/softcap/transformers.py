@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ae52cdba3a8c45f9
-#   text hash     162a65de28e86212
+#   content hash  5505eda8af819230
+#   text hash     fc9f438e1688f81d
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

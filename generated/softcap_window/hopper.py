@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f9e108eb24975406
-#   text hash     ec50755a93c52a5d
+#   content hash  173afa28316b3f58
+#   text hash     b53a99c31ea2f8a2
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f9e108eb24975406
-#   text hash     156c28b692ffa28a
+#   content hash  173afa28316b3f58
+#   text hash     d66cda5dbf40b24d
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

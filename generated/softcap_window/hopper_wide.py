@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f9e108eb24975406
-#   text hash     8d5bad7a889bd9b6
+#   content hash  173afa28316b3f58
+#   text hash     6723b293cf066144
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f9e108eb24975406
-#   text hash     9170fa4036621c5e
+#   content hash  173afa28316b3f58
+#   text hash     dc972abd2b077480
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3bcab168d15626d4
-#   text hash     8ff10f2e90309021
+#   content hash  0beb0a48d6932ea8
+#   text hash     46b01c04c1c37063
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3bcab168d15626d4
-#   text hash     b387c63528df2682
+#   content hash  0beb0a48d6932ea8
+#   text hash     c06f8184cda866d1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

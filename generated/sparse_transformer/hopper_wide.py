@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3bcab168d15626d4
-#   text hash     723a17a1c40f45aa
+#   content hash  0beb0a48d6932ea8
+#   text hash     e3ffeee29cbbebd3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3bcab168d15626d4
-#   text hash     672fdf7851b4213c
+#   content hash  0beb0a48d6932ea8
+#   text hash     f9d7298ee7270450
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3bcab168d15626d4
-#   text hash     133694f2306dfcbc
+#   content hash  0beb0a48d6932ea8
+#   text hash     f6045f3bb77eec7e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9e091fcc1bacc3b6
-#   text hash     16af77218976abd1
+#   content hash  5009905f137aa280
+#   text hash     cad5374ae73876e9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

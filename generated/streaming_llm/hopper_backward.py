@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9e091fcc1bacc3b6
-#   text hash     1a0104bf35cb2b8f
+#   content hash  5009905f137aa280
+#   text hash     93ff3fb7403545c3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9e091fcc1bacc3b6
-#   text hash     41bc5f38576465a4
+#   content hash  5009905f137aa280
+#   text hash     08d3fd93697a84ed
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

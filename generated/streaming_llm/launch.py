@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9e091fcc1bacc3b6
-#   text hash     9b28f640b51550fd
+#   content hash  5009905f137aa280
+#   text hash     da5f966be9c4608e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

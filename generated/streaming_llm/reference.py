@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9e091fcc1bacc3b6
-#   text hash     7ab65c4266bd5070
+#   content hash  5009905f137aa280
+#   text hash     b250290f990b18da
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

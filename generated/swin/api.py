@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee923526ea10c4e3
-#   text hash     7a5d3ce8fb5e3809
+#   content hash  3c1ea3bae5c03fee
+#   text hash     dd2f0c81ca2abcc4
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee923526ea10c4e3
-#   text hash     abebd48956fa0a72
+#   content hash  3c1ea3bae5c03fee
+#   text hash     2e021e84d20807ed
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee923526ea10c4e3
-#   text hash     d43f4d49cac8940f
+#   content hash  3c1ea3bae5c03fee
+#   text hash     57a388e899859193
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee923526ea10c4e3
-#   text hash     e683abd00b74e22a
+#   content hash  3c1ea3bae5c03fee
+#   text hash     d50d2682e7598915
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

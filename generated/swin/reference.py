@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee923526ea10c4e3
-#   text hash     f55c496881d76fcd
+#   content hash  3c1ea3bae5c03fee
+#   text hash     a1403f4aa4d0475b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

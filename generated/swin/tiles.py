@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee923526ea10c4e3
-#   text hash     2f86d223813cbb29
+#   content hash  3c1ea3bae5c03fee
+#   text hash     8e8dfc219fd50bdb
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85ecc080131daaa3
-#   text hash     6cb13e1779bc5ffd
+#   content hash  b13f385f37dd577f
+#   text hash     04e0bbb41873df78
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

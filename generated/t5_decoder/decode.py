@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85ecc080131daaa3
-#   text hash     230f9d9a1239bab0
+#   content hash  b13f385f37dd577f
+#   text hash     dcb56a439d3c3afb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85ecc080131daaa3
-#   text hash     4f85d48d7a008a9c
+#   content hash  b13f385f37dd577f
+#   text hash     e70674f4436f5130
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

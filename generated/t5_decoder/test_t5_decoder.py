@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85ecc080131daaa3
-#   text hash     7751152ff3f2c33d
+#   content hash  b13f385f37dd577f
+#   text hash     583b182819d6873b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

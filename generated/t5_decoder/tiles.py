@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85ecc080131daaa3
-#   text hash     4651fa43279684d2
+#   content hash  b13f385f37dd577f
+#   text hash     9ef04b103c79bc92
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

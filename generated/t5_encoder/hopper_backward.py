@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24c4434b4878dca5
-#   text hash     df69004413957e7a
+#   content hash  13c06218d1e9251a
+#   text hash     1056a981a6b8ea81
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

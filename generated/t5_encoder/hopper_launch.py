@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24c4434b4878dca5
-#   text hash     850d2dff5cadf3c5
+#   content hash  13c06218d1e9251a
+#   text hash     5aeafc11ac75d930
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24c4434b4878dca5
-#   text hash     7d9239d407f1b411
+#   content hash  13c06218d1e9251a
+#   text hash     a0491d853bc36ca1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24c4434b4878dca5
-#   text hash     08437499e63ec094
+#   content hash  13c06218d1e9251a
+#   text hash     0e89444eaa8c28fa
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

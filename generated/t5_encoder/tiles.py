@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24c4434b4878dca5
-#   text hash     210058567d7c1b60
+#   content hash  13c06218d1e9251a
+#   text hash     7c1c40729359f710
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  95fd3dcd5bab187f
-#   text hash     c95b271989654bbd
+#   content hash  00c7221810b4b1d3
+#   text hash     09739b98c6393397
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  95fd3dcd5bab187f
-#   text hash     e1e6e98ba9f2b2ed
+#   content hash  00c7221810b4b1d3
+#   text hash     1dabe4b6db2e0841
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  95fd3dcd5bab187f
-#   text hash     e459d766d6cddc42
+#   content hash  00c7221810b4b1d3
+#   text hash     568e6ee7dbba11d3
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  95fd3dcd5bab187f
-#   text hash     4210b003772c53f7
+#   content hash  00c7221810b4b1d3
+#   text hash     1a0913ef1ab41026
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  95fd3dcd5bab187f
-#   text hash     cb2c64999a9319c4
+#   content hash  00c7221810b4b1d3
+#   text hash     75a1bc67b3f9a71b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

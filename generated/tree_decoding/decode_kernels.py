@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c9aa07ce8786cda3
-#   text hash     020d630256ec52e7
+#   content hash  beca6c59e97417e4
+#   text hash     ff724d317038863e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

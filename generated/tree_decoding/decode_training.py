@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c9aa07ce8786cda3
-#   text hash     f8d248ecd1970bd4
+#   content hash  beca6c59e97417e4
+#   text hash     e046154a8d03d9b4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

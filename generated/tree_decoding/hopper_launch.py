@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c9aa07ce8786cda3
-#   text hash     4a0b274f499fcf71
+#   content hash  beca6c59e97417e4
+#   text hash     97d36874c4be684c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

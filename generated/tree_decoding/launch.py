@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c9aa07ce8786cda3
-#   text hash     b25393af592c5017
+#   content hash  beca6c59e97417e4
+#   text hash     773f123921f7d513
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c9aa07ce8786cda3
-#   text hash     3b4cf7a629a9ff2a
+#   content hash  beca6c59e97417e4
+#   text hash     c7ec847458e8bc39
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

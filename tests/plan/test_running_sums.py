@@ -11,7 +11,8 @@ import torch
 from random_specs import RandomSpec, suite, write
 
 from attnforge.language import spec
-from attnforge.plan import running_sums
+from attnforge.plan import plan, running_sums
+from attnforge.plan.statements import lines
 from attnforge.source import resources
 
 RESETS = {
@@ -46,3 +47,11 @@ def test_a_large_value_hides_nothing_from_queries_before_it(tmp_path: Path) -> N
         module.VARIANT.run(inputs, function=f)["out"] for f in (module.checks.attention, module.checks.reference)
     )
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_gradients_by_pairs_see_documents_without_a_mask(tmp_path: Path) -> None:
+    path = tmp_path / "both.yaml"
+    path.write_text("name: both\nscore: [log_decay, bias]\n")
+    found = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    (pair,) = found.kernels.pairs
+    assert any("a document of log_decay" in line for block in pair.kernel.blocks.values() for line in lines(block))

@@ -41,7 +41,7 @@ class Added:
 
 
 def build(terms: KernelTerms) -> Added | None:
-    """What it is, if terms do nothing else, and no sum over the keys of a query is wanted for the gradients alone."""
+    """What terms add, if they do nothing else; None beside a sink, as what a query has then changes weights, too."""
     found = [part for term in terms.spec.scores for part in _parts(term.score, terms)]
     parts = tuple(part for part in found if part is not None)
     vectors = all(access.form == "row" and access.input.dtype == "float" for _, access in parts)

@@ -27,7 +27,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
     place = f"{total.name}_ptr + place[:, None] * k_total + k_pos[None, :]"
     keep: tuple[Block, ...] = ()
     scores = "[BLOCK_M, BLOCK_N]"
-    if p.spec.masks:
+    if terms.spec.masks:
         keep = (
             *terms.loads("mask"),
             *visibility.masked(terms, ("(row < q_len)[:, None]", "(k_pos < k_len)[None, :]")),

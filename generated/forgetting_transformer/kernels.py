@@ -2,7 +2,7 @@
 #
 #   made from     specs/forgetting_transformer.yaml
 #   content hash  810dcf576923e4ee
-#   text hash     017b24cf1f2e50a7
+#   text hash     d980c78322557fa2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -101,7 +101,6 @@ Symbols
                               call tells another
     q_pos                     positions of a tile's queries, row + q_begin
     k_pos                     positions of a tile's keys
-    distance                  how far each key stands before each query, q_pos - k_pos
     q_first                   first position of a tile of queries
     q_last                    last position of a tile of queries, below k_len
     k_first                   first position of a tile of keys
@@ -313,9 +312,8 @@ def attend(
     # [BLOCK_N, BLOCK_DV]
     v_tile = load_tile(v_desc, b, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
-        distance = q_pos[:, None] - k_pos[None, :]
-        keep = distance >= 0  # causal
-        keep &= distance <= tl.maximum(q_pos[:, None] - in_log_decay_at_begin_q[:, None], 0)  # a document of log_decay
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
@@ -468,9 +466,8 @@ def accumulate_dkdv(
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        distance = q_pos[None, :] - k_pos[:, None]
-        keep &= distance >= 0  # causal
-        keep &= distance < tl.maximum(in_log_decay_at_end_k[:, None] - k_pos[:, None], 0)  # a document of log_decay
+        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= q_pos[None, :] < in_log_decay_at_end_k[:, None]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     if MAKES != "dk":
         dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
@@ -602,9 +599,8 @@ def accumulate_dq(
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * LOG2E - lse[:, None])  # [BLOCK_M, BLOCK_N]
     if mixed:
-        distance = q_pos[:, None] - k_pos[None, :]
-        keep = distance >= 0  # causal
-        keep &= distance <= tl.maximum(q_pos[:, None] - in_log_decay_at_begin_q[:, None], 0)  # a document of log_decay
+        keep = k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= in_log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])  # [BLOCK_M, BLOCK_N]
     if in_log_decay_q_sum_ptr is not None:

@@ -32,7 +32,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "return launch(32, 32 if q.shape[0] == 1 else 16, 4, 1)",
         "bits_hang",
     ),
-    "window one too wide": ("runtime_window", "- k_pos[None, :] < in_window", "- k_pos[None, :] <= in_window"),
+    "window one too wide": ("runtime_window", "distance < in_window", "distance <= in_window"),
     "window's tiles begin too late": (
         "runtime_window",
         "tl.maximum(q_first - in_window + 1, 0)",

@@ -55,3 +55,21 @@ def test_gradients_by_pairs_see_documents_without_a_mask(tmp_path: Path) -> None
     found = plan.build(spec.load(path, terms=resources.terms_for(path)))
     (pair,) = found.kernels.pairs
     assert any("a document of log_decay" in line for block in pair.kernel.blocks.values() for line in lines(block))
+
+
+def test_documents_are_bounds_of_distances_where_registers_are_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nmask: [causal]\nscore: [log_decay]\n")
+    found = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    for terms, held, own in (
+        (
+            found.by_query,
+            "in_log_decay_at_begin_q[:, None] <= k_pos[None, :]",
+            "q_pos[:, None] - in_log_decay_at_begin_q",
+        ),
+        (found.by_key, "q_pos[None, :] < in_log_decay_at_end_k[:, None]", "in_log_decay_at_end_k[:, None] - k_pos"),
+    ):
+        plain, apart = (lines(terms.visible(apart=kept)) for kept in (False, True))
+        assert f"keep &= {held}" in plain[-1] and not any("distance" in line for line in plain)
+        assert apart[0].startswith("distance = apart(") and apart[-1].startswith("keep &= distance <")
+        assert f"tl.maximum({own}" in apart[-1]

@@ -13,6 +13,7 @@ from ..expressions.functions import FUNCTIONS
 from ..expressions.inputs import Input
 from ..expressions.tree import SCORE, Node
 from ..printing import printers
+from . import running_sums
 from .access import TYPES, Access
 from .conditions import as_bool
 from .kernel_inputs import KernelInputs
@@ -88,7 +89,8 @@ class KernelTerms(KernelInputs):
 
         It costs an instruction for each score, which pays where several conditions read it, or with registers `apart`.
         """
-        keeps = (mask.keep for mask in self.spec.masks)
+        keeps = [mask.keep for mask in self.spec.masks]
+        keeps = [running_sums.by_distance(keep, self.spec) for keep in keeps] if apart else keeps
         plain = [self.beside_tiles(keep) if self.reach(keep) else as_bool(keep) for keep in keeps]
         own = [*map(distances.as_one, plain)]
         by: list[Place] = [("mask", i) for i, node in enumerate(own) for n in node.walk() if n == distances.DISTANCE]

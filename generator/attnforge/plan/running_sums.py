@@ -41,20 +41,32 @@ def in_kernels(spec: Spec, own: str) -> Spec:
     masks, parts = [], []
     for given in (i for i in spec.inputs if i.scan):
         begin, end = _part(given, "begin", BEGIN), _part(given, "end", END)
-        if _causal(spec):
-            # keys behind a query's document are behind the query; of a length from 0 on compilers make one comparison
-            part, ends = (begin, (_Q, _read(begin, _Q))) if own == "q" else (end, (_read(end, _K), _K))
-            length = Node("max", (Node("-", ends, None, "int"), number(0)), None, "int")
-            distance = Node("-", (_Q, _K), None, "int")
-            needed = [(part, Node("<=" if own == "q" else "<", (distance, length), None, "bool"))]
-        else:
-            from_begin = Node("<=", (_read(begin, place), other), None, "bool")
-            to_end = Node("<", (other, _read(end, place)), None, "bool")
-            needed = [(begin, from_begin), (end, to_end)]
+        from_begin = Node("<=", (_read(begin, place), other), None, "bool")
+        to_end = Node("<", (other, _read(end, place)), None, "bool")
+        # keys behind a query's document are behind the query
+        needed = [(begin, from_begin), (end, to_end)]
+        needed = needed if not _causal(spec) else needed[:1] if own == "q" else needed[1:]
         masks += [_mask(part, keep) for part, keep in needed]
         parts += [part for part, _ in needed]
     scores = tuple(ScoreTerm(term.label, _absolute(_regrouped(term.score, sums), sums)) for term in spec.scores)
     return dataclasses.replace(spec, masks=(*spec.masks, *masks), scores=scores, inputs=(*spec.inputs, *parts))
+
+
+def by_distance(keep: Node, spec: Spec) -> Node:
+    """An end of a document as a bound of distances, which is never below 0: a token stands in its own document.
+
+    Beside a causal mask's condition compilers make one comparison of both.
+    """
+    parts = {given.name: given.part for given in spec.inputs}
+    distance, bound = Node("-", (_Q, _K), None, "int"), [parts.get(str(arg.value)) for arg in keep.args]
+    match keep.op, keep.args:
+        case "<=", (begin, position) if bound[0] == BEGIN and position == _K:
+            length = Node("-", (_Q, begin), None, "int")
+        case "<", (position, end) if bound[1] == END and position == _Q:
+            length = Node("-", (end, _K), None, "int")
+        case _:
+            return keep
+    return Node(keep.op, (distance, Node("max", (length, number(0)), None, "int")), None, "bool")
 
 
 def largest_reset(spec: Spec, given: Input) -> float:

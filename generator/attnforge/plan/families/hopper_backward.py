@@ -122,7 +122,7 @@ class Backward:
         """What no step changes: what terms read, and `more`; a step is given its `own` besides."""
         terms = self.terms
         loads = (*self._step_loads, *terms.loads("mask"))
-        read = reads((*self._inward, *terms.keep, *terms.outward, *loads)) | names(self._exponent)
+        read = reads((*self._inward, *terms.visible(apart=True), *terms.outward, *loads)) | names(self._exponent)
         scale = "scale_log2" if self._in_log2 else "scale"
         lengths = (name for name in ("q_len", "k_len") if name in reads((*self._rows, *self._scored, *self._masked)))
         fixed = (*lengths, *more, scale, "k_pos")

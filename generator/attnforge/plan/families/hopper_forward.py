@@ -72,7 +72,7 @@ class Forward:
         scale = "scale" if self.shared.spec.scores else "scale_log2"
         fixed = (*(("k_len",) if "k_len" in reads((*self._keys, *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
-        passed = terms.passed(reads((*terms.score, *terms.keep, *loads)), known)
+        passed = terms.passed(reads((*terms.score, *terms.visible(apart=True), *loads)), known)
         return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N", "OVERLAPPED"), False)
 
     @cached_property
@@ -212,7 +212,7 @@ class Forward:
     def _keys(self) -> tuple[Statement, ...]:
         """The positions of a tile's keys, as far as terms read them."""
         terms = self.terms
-        read = reads((*self._loads("step"), *self._loads("mask"), *terms.score, *terms.keep))
+        read = reads((*self._loads("step"), *self._loads("mask"), *terms.score, *terms.visible(apart=True)))
         found = needed(programs.rows(self.shared.analysis, "k"), {"k_pos"} | read)
         value = f"k_start + gl.arange(0, BLOCK_N, {_KEYS_OF_SCORES})"
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)

@@ -27,8 +27,10 @@ class Added:
 
     def of(self, side: Side) -> str:
         """Text of what all scores of a query or of a key have in common, in log2 units."""
-        parts = [f"{sign}{access.name} * LOG2E" for sign, access in self.parts if access.side == side]
-        return " ".join(f"{part[0]} {part[1:]}" for part in parts).replace("- ", "-", 1).removeprefix("+ ")
+        (sign, first), *others = ((sign, access.name) for sign, access in self.parts if access.side == side)
+        return " ".join(
+            (f"{sign}{first} * LOG2E".removeprefix("+"), *(f"{sign} {name} * LOG2E" for sign, name in others))
+        )
 
     def less(self, terms: KernelTerms, rows: Iterable[Statement]) -> tuple[Bundle | Statement, ...]:
         """The statements that take what a query has from its LSE, behind the tuple of what they read.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e9323bafa168078
-#   text hash     4bcec3c656cabbc7
+#   content hash  8a3f8b47f49acfd2
+#   text hash     b8b3a4f0103b1310
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

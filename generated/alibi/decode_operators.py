@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e9323bafa168078
-#   text hash     189e01b4598d0bf2
+#   content hash  8a3f8b47f49acfd2
+#   text hash     ad81707f51a2c690
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e9323bafa168078
-#   text hash     a2d06b4fbc5dc205
+#   content hash  8a3f8b47f49acfd2
+#   text hash     4704f638a2286865
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -95,16 +95,16 @@ def matrix(buffer, i):
 
 
 @gluon.jit
-def score_product(rows, others, D: gl.constexpr, SCORES: gl.constexpr):
+def score_product(rows, others, D: tl.constexpr, SCORES: tl.constexpr):
     """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
-    zeros = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
+    below = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
-        scoring = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
+        scoring = warpgroup_mma(left, right, below, use_acc=False, is_async=True)
         left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
         return warpgroup_mma(left, right, scoring, is_async=True)
     else:
-        return warpgroup_mma(rows, others.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=False, is_async=True)
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e9323bafa168078
-#   text hash     65ce8bc72deaea05
+#   content hash  8a3f8b47f49acfd2
+#   text hash     708cc18d81c212d7
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

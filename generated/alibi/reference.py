@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e9323bafa168078
-#   text hash     71ebe2374bab2872
+#   content hash  8a3f8b47f49acfd2
+#   text hash     0023fef3a6a52539
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

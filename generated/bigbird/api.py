@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035fee74583d3d1f
-#   text hash     4846ddea1b82697e
+#   content hash  51337f45c26c49fc
+#   text hash     69f3b004a5274ec7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

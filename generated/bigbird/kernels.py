@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035fee74583d3d1f
-#   text hash     193ee61775f1242e
+#   content hash  51337f45c26c49fc
+#   text hash     098503c433193098
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

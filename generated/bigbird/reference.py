@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035fee74583d3d1f
-#   text hash     a70a86814056621f
+#   content hash  51337f45c26c49fc
+#   text hash     220c8df3182bb2cf
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035fee74583d3d1f
-#   text hash     857ee0bfca0091db
+#   content hash  51337f45c26c49fc
+#   text hash     8edb827d1493c133
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

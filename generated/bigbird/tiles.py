@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035fee74583d3d1f
-#   text hash     5917c990e6065340
+#   content hash  51337f45c26c49fc
+#   text hash     edd36983c13fa638
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

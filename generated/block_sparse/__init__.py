@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  34eba1e7515d0f0a
-#   text hash     bb10726aea058c9d
+#   content hash  da95fae80ef6e2c4
+#   text hash     7a24bd3be5db863d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  34eba1e7515d0f0a
-#   text hash     9f675f13b0c9ff58
+#   content hash  da95fae80ef6e2c4
+#   text hash     907cbd906edbaa74
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

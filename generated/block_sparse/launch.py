@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  34eba1e7515d0f0a
-#   text hash     4f3d8e57912716ca
+#   content hash  da95fae80ef6e2c4
+#   text hash     a03f057e027be8ba
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  34eba1e7515d0f0a
-#   text hash     b52844cd75bfb5e1
+#   content hash  da95fae80ef6e2c4
+#   text hash     642702daf578de71
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

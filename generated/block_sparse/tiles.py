@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  34eba1e7515d0f0a
-#   text hash     e80dbd26ce9cab78
+#   content hash  da95fae80ef6e2c4
+#   text hash     ff3ea4159de7b453
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

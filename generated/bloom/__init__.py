@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04324b8b39bd74eb
-#   text hash     f22c10ce4d44f714
+#   content hash  07abb298780e2d32
+#   text hash     2c81dcfceb64cb2f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

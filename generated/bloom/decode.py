@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04324b8b39bd74eb
-#   text hash     6783691e6c97a9b2
+#   content hash  07abb298780e2d32
+#   text hash     2688f85198714a57
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04324b8b39bd74eb
-#   text hash     26941dc9ae3f8376
+#   content hash  07abb298780e2d32
+#   text hash     bbc03d2356606732
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04324b8b39bd74eb
-#   text hash     a9c33a24ca698f70
+#   content hash  07abb298780e2d32
+#   text hash     4697e764f7538214
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04324b8b39bd74eb
-#   text hash     1ec2674294527b3d
+#   content hash  07abb298780e2d32
+#   text hash     8f3b1455af4c5e4d
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6433225464f9c35
-#   text hash     b5e74ddd30a2a03f
+#   content hash  68af2ad309098abf
+#   text hash     f003199aa537fa0a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6433225464f9c35
-#   text hash     79254ef81854c4de
+#   content hash  68af2ad309098abf
+#   text hash     380f8e777625ff27
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6433225464f9c35
-#   text hash     fc9e4c33e6d81afb
+#   content hash  68af2ad309098abf
+#   text hash     c124ba1c8fa3bf2a
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

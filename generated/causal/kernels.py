@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6433225464f9c35
-#   text hash     453d62d43cf82325
+#   content hash  68af2ad309098abf
+#   text hash     76ad8272a41dd401
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6433225464f9c35
-#   text hash     b444766067bf5072
+#   content hash  68af2ad309098abf
+#   text hash     a7817cc9c8928719
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6433225464f9c35
-#   text hash     db27a47611a2ffaa
+#   content hash  68af2ad309098abf
+#   text hash     ff98e5150e622f71
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eeb7e37b56a9838
-#   text hash     df0a748efeee3996
+#   content hash  b582379b6f6359e6
+#   text hash     a358a70e1d0dee14
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

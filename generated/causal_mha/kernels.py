@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eeb7e37b56a9838
-#   text hash     5be12f9122e43f45
+#   content hash  b582379b6f6359e6
+#   text hash     837ee8a86cbdd62f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eeb7e37b56a9838
-#   text hash     4eca822c44951f57
+#   content hash  b582379b6f6359e6
+#   text hash     a07315f5d084a6c6
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eeb7e37b56a9838
-#   text hash     9f0b1fddc2094637
+#   content hash  b582379b6f6359e6
+#   text hash     938b2dff7e1170a7
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0eeb7e37b56a9838
-#   text hash     13fffc6622c9073a
+#   content hash  b582379b6f6359e6
+#   text hash     af8f3aafdedf7347
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e82335787f83bb70
-#   text hash     fd07bc24e370256d
+#   content hash  73d7d59ca4e9980d
+#   text hash     42ab5dead5da428d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

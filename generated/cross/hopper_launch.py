@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e82335787f83bb70
-#   text hash     dbe144c2130d2d23
+#   content hash  73d7d59ca4e9980d
+#   text hash     9ccf881141a5e2bf
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

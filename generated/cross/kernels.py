@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e82335787f83bb70
-#   text hash     8c0084fc2c899b65
+#   content hash  73d7d59ca4e9980d
+#   text hash     4d48b261e01a7306
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e82335787f83bb70
-#   text hash     6f6b4c9a30a1faf8
+#   content hash  73d7d59ca4e9980d
+#   text hash     ce003fbb459f7d0c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

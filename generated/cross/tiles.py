@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e82335787f83bb70
-#   text hash     bd9090b65e0e3cd9
+#   content hash  73d7d59ca4e9980d
+#   text hash     26e56c174ae965b6
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e82335787f83bb70
-#   text hash     3b71cc2b47ccc361
+#   content hash  73d7d59ca4e9980d
+#   text hash     54c40c4ded4e8c22
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fe9aae2a406b103
-#   text hash     c91b3850344b6732
+#   content hash  f24d81fbb453aeb0
+#   text hash     51ffa1d5675319d0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

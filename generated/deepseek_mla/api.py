@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fe9aae2a406b103
-#   text hash     284f990267111ece
+#   content hash  f24d81fbb453aeb0
+#   text hash     ea2efc9dfb764eb3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

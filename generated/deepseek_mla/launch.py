@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fe9aae2a406b103
-#   text hash     c1ed4efc5fd60916
+#   content hash  f24d81fbb453aeb0
+#   text hash     6d8ee8f09f5a4d42
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fe9aae2a406b103
-#   text hash     17a97f2f86120317
+#   content hash  f24d81fbb453aeb0
+#   text hash     7e807bd40e5c60af
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fe9aae2a406b103
-#   text hash     8f6080a33dc16b03
+#   content hash  f24d81fbb453aeb0
+#   text hash     4a3585d3b02d4338
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

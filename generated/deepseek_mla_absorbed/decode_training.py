@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  11afaa6e6c4a6142
-#   text hash     d00cbfa0bf774536
+#   content hash  0dd6e8290326993c
+#   text hash     21651a1995e07d53
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  11afaa6e6c4a6142
-#   text hash     9dbeba47a87110cb
+#   content hash  0dd6e8290326993c
+#   text hash     56431973f06cf02a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc1ef2c90c7d89f8
-#   text hash     45bb5788bfcb21f6
+#   content hash  74045b4ef5a0ab64
+#   text hash     3e76a5cf73360ced
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc1ef2c90c7d89f8
-#   text hash     122b8d81ebe2dee5
+#   content hash  74045b4ef5a0ab64
+#   text hash     1b61404b7f4d6afc
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

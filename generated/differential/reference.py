@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc1ef2c90c7d89f8
-#   text hash     7d58df7a2a06343c
+#   content hash  74045b4ef5a0ab64
+#   text hash     0c204975111f8445
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc1ef2c90c7d89f8
-#   text hash     79ba3dca801b8c3e
+#   content hash  74045b4ef5a0ab64
+#   text hash     cd306345696aa8bc
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc1ef2c90c7d89f8
-#   text hash     9eef1c3700de1d3e
+#   content hash  74045b4ef5a0ab64
+#   text hash     035c75a2370107c5
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7f59e3000c739fe6
-#   text hash     2eda1f1320a0e8ef
+#   content hash  8938f5d0d9548281
+#   text hash     4c33f510735b3178
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7f59e3000c739fe6
-#   text hash     828659f960457292
+#   content hash  8938f5d0d9548281
+#   text hash     8fe4ec5d528cc8e8
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

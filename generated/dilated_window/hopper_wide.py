@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7f59e3000c739fe6
-#   text hash     9f1384464f0897e2
+#   content hash  8938f5d0d9548281
+#   text hash     1f30d2e99f41bfda
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -56,13 +56,13 @@ Symbols
     terms                     a tuple that make_dv makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
     x_ready                   for each of its stages a barrier that the tile has come
+    scale_log2                scale * LOG2E
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  for each stage of these a barrier that keys and values have come
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
-    scale_log2                scale * LOG2E
     below                     -delta in each row of a tile of scores: a product adds dp to it
     dp_less_delta             dp - delta, in the order of threads
 """

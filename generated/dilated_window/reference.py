@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7f59e3000c739fe6
-#   text hash     c219801c0963920f
+#   content hash  8938f5d0d9548281
+#   text hash     6a50d8e442e7e1d7
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

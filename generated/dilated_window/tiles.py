@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7f59e3000c739fe6
-#   text hash     97c3e64bb0940913
+#   content hash  8938f5d0d9548281
+#   text hash     2bb11e14de4a0d9d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

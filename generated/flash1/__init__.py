@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2ec796e68837abc1
-#   text hash     3dd37a47bd65423c
+#   content hash  141b8c7ccfde81db
+#   text hash     25b2783b4c0c1a0a
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

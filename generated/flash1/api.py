@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2ec796e68837abc1
-#   text hash     13fe82ea4ced9cc2
+#   content hash  141b8c7ccfde81db
+#   text hash     15f8ac46bbdd5e01
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

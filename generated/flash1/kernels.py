@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2ec796e68837abc1
-#   text hash     7fce2933b7cc64cf
+#   content hash  141b8c7ccfde81db
+#   text hash     d207bd7b984f486e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

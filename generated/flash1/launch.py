@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2ec796e68837abc1
-#   text hash     c8b9b9f69ebac46c
+#   content hash  141b8c7ccfde81db
+#   text hash     2604d3b920a9bd3b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

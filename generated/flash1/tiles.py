@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2ec796e68837abc1
-#   text hash     71dd16aa4c495bd0
+#   content hash  141b8c7ccfde81db
+#   text hash     5a5f626e02f727a7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1031831f2f7fcc6b
-#   text hash     8a7adf40abb3ed4c
+#   content hash  6c809fc62a748403
+#   text hash     f632752372281f31
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

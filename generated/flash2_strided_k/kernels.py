@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1031831f2f7fcc6b
-#   text hash     6c91e2dacd7f5582
+#   content hash  6c809fc62a748403
+#   text hash     4736cff3a156566b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1031831f2f7fcc6b
-#   text hash     93abc294760de879
+#   content hash  6c809fc62a748403
+#   text hash     08e6c3d9b93e364d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

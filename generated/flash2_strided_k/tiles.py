@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1031831f2f7fcc6b
-#   text hash     88f65ebec9f8eb9a
+#   content hash  6c809fc62a748403
+#   text hash     2bc40571490ab7b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

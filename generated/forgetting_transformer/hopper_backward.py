@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  810dcf576923e4ee
-#   text hash     a03b28c5f711af4b
+#   content hash  df697d45a3a2f387
+#   text hash     fb22a3afbb162993
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -56,6 +56,7 @@ Symbols
     terms                     a tuple that a worker makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
+    scale_log2                scale * LOG2E
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     where programs take tiles in turns, kv_free and places: what tells of the next ones
@@ -67,7 +68,6 @@ Symbols
     factors                   ds as workers exchange it, [64, BLOCK_M] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
-    scale_log2                scale * LOG2E
     k_added                   what terms add to all scores of a key, in log2 units; what they add to a query's is taken
                               from its LSE
     below                     -delta in each row of a tile of scores: a product adds dp to it

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  810dcf576923e4ee
-#   text hash     ad05ce6731b0a6fc
+#   content hash  df697d45a3a2f387
+#   text hash     3e3fb1fc2a9f2853
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

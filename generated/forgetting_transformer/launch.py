@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  810dcf576923e4ee
-#   text hash     049b5d949d70da81
+#   content hash  df697d45a3a2f387
+#   text hash     609ea11db4d5804f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,7 +15,7 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, entries, in_log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    return _attend(q, k, v, entries, in_log_decay, scale)[:2]
+    return _attend(q, k, v, entries, in_log_decay, max(scale, 1e-30))[:2]
 
 
 def natural(lse):

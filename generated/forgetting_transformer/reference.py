@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  810dcf576923e4ee
-#   text hash     3b3e07e2658b297c
+#   content hash  df697d45a3a2f387
+#   text hash     f3ccd63f87734a1f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

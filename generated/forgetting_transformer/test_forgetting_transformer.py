@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  810dcf576923e4ee
-#   text hash     5ed1ad8a666d1fd0
+#   content hash  df697d45a3a2f387
+#   text hash     329b37a4aca8d351
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

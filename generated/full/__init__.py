@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e66aa5b838930994
-#   text hash     8d5f677d54044a66
+#   content hash  30ba30cfd6e8b028
+#   text hash     9bd7f5359bbf6786
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

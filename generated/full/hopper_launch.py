@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e66aa5b838930994
-#   text hash     291e59d19800b8e9
+#   content hash  30ba30cfd6e8b028
+#   text hash     aa39f0a53c0dd6ce
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

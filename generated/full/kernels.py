@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e66aa5b838930994
-#   text hash     e571342f1c6149eb
+#   content hash  30ba30cfd6e8b028
+#   text hash     38b37bdf1021e822
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

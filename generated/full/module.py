@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e66aa5b838930994
-#   text hash     264e3a0c926b753f
+#   content hash  30ba30cfd6e8b028
+#   text hash     d43b4c571ff9f130
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e66aa5b838930994
-#   text hash     27a5a1ff5ade80bf
+#   content hash  30ba30cfd6e8b028
+#   text hash     efc3b9e03626569a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e66aa5b838930994
-#   text hash     e7802d8e80b6c62d
+#   content hash  30ba30cfd6e8b028
+#   text hash     b7282db8220118ec
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e66aa5b838930994
-#   text hash     195e15c6f9ea3d6c
+#   content hash  30ba30cfd6e8b028
+#   text hash     de7f3785ac738543
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d270ab47bfc698b7
-#   text hash     e79f4d2fb5ccf158
+#   content hash  5748c259109a7b0d
+#   text hash     98fa3315a007cc97
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d270ab47bfc698b7
-#   text hash     0274e81867d28981
+#   content hash  5748c259109a7b0d
+#   text hash     99948a3cb7f9317d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

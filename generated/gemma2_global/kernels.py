@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d270ab47bfc698b7
-#   text hash     c51c4199cbe6596b
+#   content hash  5748c259109a7b0d
+#   text hash     6ead6a69c6118a1f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d270ab47bfc698b7
-#   text hash     dc716bbc2abcc2c0
+#   content hash  5748c259109a7b0d
+#   text hash     0b7c6f86c7efa2c2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

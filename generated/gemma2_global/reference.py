@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d270ab47bfc698b7
-#   text hash     5e6636c7c953c399
+#   content hash  5748c259109a7b0d
+#   text hash     bf7203b9548c264e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a4aab73a9537b56f
-#   text hash     ed8a17edfba4807d
+#   content hash  9cb8d93ec0a292d7
+#   text hash     f4bce94e1012a514
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

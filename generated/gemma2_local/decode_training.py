@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a4aab73a9537b56f
-#   text hash     6454eb58ca6c5ecf
+#   content hash  9cb8d93ec0a292d7
+#   text hash     40ac75b1fb8f15e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a4aab73a9537b56f
-#   text hash     5bdfcc1e79d8ffbf
+#   content hash  9cb8d93ec0a292d7
+#   text hash     5dbd268cf496c21e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

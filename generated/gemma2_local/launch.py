@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a4aab73a9537b56f
-#   text hash     a0cd9e5c2d964c46
+#   content hash  9cb8d93ec0a292d7
+#   text hash     04ff05b5970090be
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

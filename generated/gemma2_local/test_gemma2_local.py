@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a4aab73a9537b56f
-#   text hash     3430a1cc4cb0bd46
+#   content hash  9cb8d93ec0a292d7
+#   text hash     d328601d5473623b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b719bfec6bdee4b
-#   text hash     1f3d03c1badb6d59
+#   content hash  6c7a051c65c2ee21
+#   text hash     4e76229dcd00222c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

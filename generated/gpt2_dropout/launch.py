@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b719bfec6bdee4b
-#   text hash     724c3a1cd685ceae
+#   content hash  6c7a051c65c2ee21
+#   text hash     4c43771e6ff513b4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

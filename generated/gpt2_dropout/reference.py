@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b719bfec6bdee4b
-#   text hash     c7f5ed99b8c3963f
+#   content hash  6c7a051c65c2ee21
+#   text hash     792d7442cb0e4b02
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b719bfec6bdee4b
-#   text hash     d56c8bf4c7c5b53d
+#   content hash  6c7a051c65c2ee21
+#   text hash     5060099c8f81d02c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

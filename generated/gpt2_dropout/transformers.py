@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b719bfec6bdee4b
-#   text hash     865122d03b7bfae9
+#   content hash  6c7a051c65c2ee21
+#   text hash     b24270cad2c43614
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

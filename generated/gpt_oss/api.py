@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae052ad40f2a73f2
-#   text hash     374ff3d6c406f347
+#   content hash  83498981664aa5e7
+#   text hash     6560ba6c52228c01
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae052ad40f2a73f2
-#   text hash     1b52f93e80ec8dd1
+#   content hash  83498981664aa5e7
+#   text hash     ffe705e9379bcc7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae052ad40f2a73f2
-#   text hash     8cd8b0d177a80c55
+#   content hash  83498981664aa5e7
+#   text hash     05369a566e907333
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae052ad40f2a73f2
-#   text hash     203622273eb6b35d
+#   content hash  83498981664aa5e7
+#   text hash     940da5b10622b5ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

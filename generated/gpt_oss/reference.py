@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae052ad40f2a73f2
-#   text hash     f0620f976382b784
+#   content hash  83498981664aa5e7
+#   text hash     a500f265b3ebe81e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9c681d37a8d44a15
-#   text hash     687f10d131fe73b6
+#   content hash  4219c62b5d09e428
+#   text hash     954fbb4e55012494
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9c681d37a8d44a15
-#   text hash     a64ea3dde05844be
+#   content hash  4219c62b5d09e428
+#   text hash     244064af7ec3a59e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

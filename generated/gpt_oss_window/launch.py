@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9c681d37a8d44a15
-#   text hash     0bca85a901d5265b
+#   content hash  4219c62b5d09e428
+#   text hash     1584ac3b4919d46a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9c681d37a8d44a15
-#   text hash     3661f181bcf8910d
+#   content hash  4219c62b5d09e428
+#   text hash     69b05593e7cac1fa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9c681d37a8d44a15
-#   text hash     ef5398757ee138e0
+#   content hash  4219c62b5d09e428
+#   text hash     be2fb36850e69adb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3941cddc3dafecc
-#   text hash     4a1ae6ea5c209c7f
+#   content hash  5d472e34ab5ad7b1
+#   text hash     ca9a3e5d92ebd8ff
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

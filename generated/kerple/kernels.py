@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3941cddc3dafecc
-#   text hash     f18decb856ef1e55
+#   content hash  5d472e34ab5ad7b1
+#   text hash     83b89f12889a125b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

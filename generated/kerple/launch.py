@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3941cddc3dafecc
-#   text hash     17df4df41f21641c
+#   content hash  5d472e34ab5ad7b1
+#   text hash     7be23d66e0282fce
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

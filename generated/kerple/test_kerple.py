@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3941cddc3dafecc
-#   text hash     89b578659808e45f
+#   content hash  5d472e34ab5ad7b1
+#   text hash     c9ddedcf170b9f35
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

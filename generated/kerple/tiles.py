@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c3941cddc3dafecc
-#   text hash     d1b786565f44b008
+#   content hash  5d472e34ab5ad7b1
+#   text hash     f112ba561c8d3d60
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  177aab008bb83670
-#   text hash     587715529a58bce4
+#   content hash  f110e8798d2559b4
+#   text hash     e74f4f390e862821
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  177aab008bb83670
-#   text hash     991b21f962d069c8
+#   content hash  f110e8798d2559b4
+#   text hash     1da93617a969e3fe
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

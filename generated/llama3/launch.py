@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  177aab008bb83670
-#   text hash     f4bee275407a03b9
+#   content hash  f110e8798d2559b4
+#   text hash     0a15f9b9b16bbc79
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

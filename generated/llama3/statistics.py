@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  177aab008bb83670
-#   text hash     b739ca1c39cc9fac
+#   content hash  f110e8798d2559b4
+#   text hash     9f60fee60512ecc2
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

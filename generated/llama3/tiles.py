@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  177aab008bb83670
-#   text hash     ba1e5b19408147ef
+#   content hash  f110e8798d2559b4
+#   text hash     716eca0ed9a251ed
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  69d7e1eb83b5d8fb
-#   text hash     a3d804d2db29816c
+#   content hash  629284925e523b6a
+#   text hash     54a98c685898555a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

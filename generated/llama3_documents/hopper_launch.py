@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  69d7e1eb83b5d8fb
-#   text hash     b8dccb96e2c99a85
+#   content hash  629284925e523b6a
+#   text hash     edc81bf6d1ea4b1b
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  69d7e1eb83b5d8fb
-#   text hash     138e0909033d77d6
+#   content hash  629284925e523b6a
+#   text hash     b5d77c905b4b6f3f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  69d7e1eb83b5d8fb
-#   text hash     7e63926e6a1d357c
+#   content hash  629284925e523b6a
+#   text hash     ba6138f1d0d7d3e7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5755f441ba3bc31
-#   text hash     4d55110e22c0312f
+#   content hash  c714f4ebfedefa03
+#   text hash     8941495f5376bbcb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5755f441ba3bc31
-#   text hash     580d959ea8189fac
+#   content hash  c714f4ebfedefa03
+#   text hash     9db72b3772840049
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5755f441ba3bc31
-#   text hash     7e7663e4bf6bcf9b
+#   content hash  c714f4ebfedefa03
+#   text hash     2bd1f2bc043eb5a8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

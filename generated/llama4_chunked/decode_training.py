@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5755f441ba3bc31
-#   text hash     d3bb63ebe8effe19
+#   content hash  c714f4ebfedefa03
+#   text hash     2bc1646724fdd4cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5755f441ba3bc31
-#   text hash     a58ddc9f7ce5e68b
+#   content hash  c714f4ebfedefa03
+#   text hash     287a5de674c20f65
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97573622e8abc94d
-#   text hash     848d3ce13be09f46
+#   content hash  1b147774830d535e
+#   text hash     2e46d7e41559d16f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -58,6 +58,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_log_decay, scale, return_l
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+        # kernels take maxima before they scale: the sign goes to q
+        q, scale = (-q, -scale) if scale < 0 else (q, scale)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=True)

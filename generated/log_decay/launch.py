@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97573622e8abc94d
-#   text hash     9d40feb0762da3cf
+#   content hash  1b147774830d535e
+#   text hash     39ef525ac34d1b12
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,7 +15,7 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, entries, in_log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    return _attend(q, k, v, entries, in_log_decay, scale)[:2]
+    return _attend(q, k, v, entries, in_log_decay, max(scale, 1e-30))[:2]
 
 
 def natural(lse):

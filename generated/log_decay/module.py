@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97573622e8abc94d
-#   text hash     5e8455e186799316
+#   content hash  1b147774830d535e
+#   text hash     a57d1e77e8b36971
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

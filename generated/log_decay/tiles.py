@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97573622e8abc94d
-#   text hash     ff8a8388109ad654
+#   content hash  1b147774830d535e
+#   text hash     18d1bda73e687ed3
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

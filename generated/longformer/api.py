@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06f4af4f64b5db63
-#   text hash     3b457a94ead73947
+#   content hash  463b67ca8db5b654
+#   text hash     49b6b941e3ba5e53
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

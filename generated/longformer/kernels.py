@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06f4af4f64b5db63
-#   text hash     d4bc9c5c94a66d8a
+#   content hash  463b67ca8db5b654
+#   text hash     a2a90d0220cc2bfe
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

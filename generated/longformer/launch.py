@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06f4af4f64b5db63
-#   text hash     4c050d3045d3a42c
+#   content hash  463b67ca8db5b654
+#   text hash     05f1fdc311f181fd
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06f4af4f64b5db63
-#   text hash     827b7a833e4bf248
+#   content hash  463b67ca8db5b654
+#   text hash     479ac587587f96cc
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06f4af4f64b5db63
-#   text hash     a483d81ffaa65ded
+#   content hash  463b67ca8db5b654
+#   text hash     dcdd3ac247babe03
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

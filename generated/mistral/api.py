@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  feda818cb1bd4fdb
-#   text hash     dba7098d6bf318a9
+#   content hash  46176cd40d89d1d5
+#   text hash     2b529fe160a0ef82
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  feda818cb1bd4fdb
-#   text hash     e76d5907dbb98775
+#   content hash  46176cd40d89d1d5
+#   text hash     0757c0f8fe231098
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  feda818cb1bd4fdb
-#   text hash     9b69f5f91ee642a7
+#   content hash  46176cd40d89d1d5
+#   text hash     68a9d7e18aa9c87f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  feda818cb1bd4fdb
-#   text hash     1c93cab91981f5ef
+#   content hash  46176cd40d89d1d5
+#   text hash     045d8dd049323a3e
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

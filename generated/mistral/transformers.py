@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  feda818cb1bd4fdb
-#   text hash     05b4b7e2b947457c
+#   content hash  46176cd40d89d1d5
+#   text hash     01cfc2c4d871054a
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51d6acbc99a952dd
-#   text hash     59c68ff3c1548422
+#   content hash  b816994950e5c214
+#   text hash     32714165297f2b6a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

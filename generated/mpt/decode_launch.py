@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51d6acbc99a952dd
-#   text hash     fe9d4e796ea292a6
+#   content hash  b816994950e5c214
+#   text hash     273cd7f36a6df1a7
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

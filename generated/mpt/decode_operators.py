@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51d6acbc99a952dd
-#   text hash     194c414a2ef6c0a3
+#   content hash  b816994950e5c214
+#   text hash     20a094ba12acfc6b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51d6acbc99a952dd
-#   text hash     e5045cd4042d465d
+#   content hash  b816994950e5c214
+#   text hash     a4a857126ce00e44
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51d6acbc99a952dd
-#   text hash     630e4aa9b5dd061e
+#   content hash  b816994950e5c214
+#   text hash     9340ea9bd4344eee
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51d6acbc99a952dd
-#   text hash     2f1d1bb7481f547c
+#   content hash  b816994950e5c214
+#   text hash     5966d4f5c9c6ebbf
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

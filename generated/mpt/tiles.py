@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51d6acbc99a952dd
-#   text hash     8a13f21204fdbe51
+#   content hash  b816994950e5c214
+#   text hash     acb32ae5ac7c4a9a
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

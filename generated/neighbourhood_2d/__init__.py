@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ba0d27f230d7bb1
-#   text hash     39ff0be4bb157343
+#   content hash  33539f8212d6af8c
+#   text hash     9627fb4e59ba89a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

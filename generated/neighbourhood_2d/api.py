@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ba0d27f230d7bb1
-#   text hash     e4f49056455341f5
+#   content hash  33539f8212d6af8c
+#   text hash     3df603408f16c706
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ba0d27f230d7bb1
-#   text hash     95fe1277d8867a2a
+#   content hash  33539f8212d6af8c
+#   text hash     1c6380b5d5ac91e9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

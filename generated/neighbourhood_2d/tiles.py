@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9ba0d27f230d7bb1
-#   text hash     c0262d264ad9f8a0
+#   content hash  33539f8212d6af8c
+#   text hash     15ceb80407fc926d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3e22dc004c309284
-#   text hash     de06ae206df6c515
+#   content hash  a2e92dfbe034b5f4
+#   text hash     c3e58ddf49fb9e28
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -56,6 +56,7 @@ Symbols
     terms                     a tuple that a worker makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
+    scale_log2                scale * LOG2E
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     ends                      tiles so far that reach into the next sequence
@@ -69,7 +70,6 @@ Symbols
     factors                   ds as workers exchange it, [64, BLOCK_M] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
-    scale_log2                scale * LOG2E
     below                     -delta in each row of a tile of scores: a product adds dp to it
     dp_less_delta             dp - delta
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ

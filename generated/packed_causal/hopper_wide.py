@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3e22dc004c309284
-#   text hash     45dc93286a258eaa
+#   content hash  a2e92dfbe034b5f4
+#   text hash     b60b0e62d975bea0
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -56,6 +56,7 @@ Symbols
     terms                     a tuple that make_dv makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
     x_ready                   for each of its stages a barrier that the tile has come
+    scale_log2                scale * LOG2E
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     come                      a barrier that the next sequence's rows came along: the loader clears them before others
@@ -64,7 +65,6 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
-    scale_log2                scale * LOG2E
     below                     -delta in each row of a tile of scores: a product adds dp to it
     dp_less_delta             dp - delta, in the order of threads
 """

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3e22dc004c309284
-#   text hash     599a5e75cfb344b1
+#   content hash  a2e92dfbe034b5f4
+#   text hash     4118ab8d5000d4cb
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

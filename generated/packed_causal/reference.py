@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3e22dc004c309284
-#   text hash     e2cab529667771d0
+#   content hash  a2e92dfbe034b5f4
+#   text hash     d833955a00219f9c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3e22dc004c309284
-#   text hash     9a103d8a1cabe0ce
+#   content hash  a2e92dfbe034b5f4
+#   text hash     d65978e880bc4f75
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fdc94102239c56fb
-#   text hash     74a6bfa215c3789a
+#   content hash  6f7095fe32a1f227
+#   text hash     e8c496193444c9ea
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

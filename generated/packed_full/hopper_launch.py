@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fdc94102239c56fb
-#   text hash     606c771f28b4059f
+#   content hash  6f7095fe32a1f227
+#   text hash     ec860ef2b45b154d
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

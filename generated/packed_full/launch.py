@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fdc94102239c56fb
-#   text hash     74eedc33e4ad30a3
+#   content hash  6f7095fe32a1f227
+#   text hash     701f06adf4d27f06
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fdc94102239c56fb
-#   text hash     ccbb8895ff941ea3
+#   content hash  6f7095fe32a1f227
+#   text hash     ff4322f768f16b99
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fdc94102239c56fb
-#   text hash     cd57614f3a107dc3
+#   content hash  6f7095fe32a1f227
+#   text hash     8df2c6669c3948ed
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

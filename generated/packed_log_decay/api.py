@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53e851de23d076c6
-#   text hash     a53837e4f4d767e9
+#   content hash  a2c310a7c10bea35
+#   text hash     5622dc6ab3fbc306
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -106,6 +106,8 @@ def _attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+        # kernels take maxima before they scale: the sign goes to q
+        q, scale = (-q, -scale) if scale < 0 else (q, scale)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 

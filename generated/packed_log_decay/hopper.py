@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53e851de23d076c6
-#   text hash     3a7ba8d850f19782
+#   content hash  a2c310a7c10bea35
+#   text hash     91f894215551e959
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -40,12 +40,14 @@ Symbols
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile
+    scale_log2         scale * LOG2E
     at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     ends               tiles so far that reach into the next sequence
     v_come             a barrier that such a tile has come: the loader clears rows before workers see it
-    vectors_ready      for each stage a barrier that the loader has stored what terms read of each key
-    x_k_tile           what they read of x, a value for each key of the tile at hand
+    k_added            what terms add to all scores of a key, as products begin with it; the LSE alone tells a query's
+    k_added_tile       the same, for each key of the tile at hand
+    added_ready        for each stage a barrier that the loader has stored it
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
     others             the tile whose rows make scores with those of a tile of queries, or of keys
@@ -98,16 +100,18 @@ def matrix(buffer, i):
 
 
 @gluon.jit
-def score_product(rows, others, D: gl.constexpr, SCORES: gl.constexpr):
+def score_product(rows, others, k_added_tile, D: tl.constexpr, SCORES: tl.constexpr):
     """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
-    zeros = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
+    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to(
+        [rows.shape[0], others.shape[0]]
+    )
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
-        scoring = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
+        scoring = warpgroup_mma(left, right, below, is_async=True)
         left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
         return warpgroup_mma(left, right, scoring, is_async=True)
     else:
-        return warpgroup_mma(rows, others.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        return warpgroup_mma(rows, others.permute((1, 0)), below, is_async=True)
 
 
 @gluon.jit
@@ -234,28 +238,24 @@ def clear_behind(tile, count, ROWS: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, in_log_decay_k_tile, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
+    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    scale, q_pos, in_log_decay_at_begin_q, in_log_decay_q = terms
+    scale_log2, q_pos, in_log_decay_at_begin_q = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
-    score = score * scale
-    # [BLOCK_N]
-    in_log_decay_k = in_log_decay_k_tile.load(gl.SliceLayout(0, score.type.layout))
-    score = score + (in_log_decay_q[:, None] - in_log_decay_k[None, :])  # log_decay
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         keep &= distance <= tl.maximum(q_pos[:, None] - in_log_decay_at_begin_q[:, None], 0)  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     # [64]
-    m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     if OVERLAPPED:
         m_new = in_order(m_new)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(score * LOG2E - pivot[:, None])  # [64, BLOCK_N]
+    p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
     l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
@@ -268,15 +268,15 @@ def attend_first(
     SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage = at % STAGES
+    mbarrier.wait(added_ready.index(stage), at // STAGES & 1)
+    k_added_tile = k_added_buffer.index(stage)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), k_added_tile, D, SCORES)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
-    in_log_decay_k_tile = in_log_decay_k_buffer.index(stage)
-    m, l, p, shrink = weigh(m, l, score, k_start, in_log_decay_k_tile, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
@@ -290,24 +290,24 @@ def attend(
 
     Three workers issue their products in turns: what one then does to its scores, another one's products overlap.
     """
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage, before = at % STAGES, (at - 1) % STAGES
     weights = unpack(packed, v_buffer.dtype, WEIGHTS)
+    mbarrier.wait(added_ready.index(stage), at // STAGES & 1)
+    k_added_tile = k_added_buffer.index(stage)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     if WORKERS == 3:
         mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), k_added_tile, D, SCORES)
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
     if WORKERS == 3:
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)
-    in_log_decay_k_tile = in_log_decay_k_buffer.index(stage)
     # the product of the values runs on while the largest scores are found
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
-    m, l, p, shrink = weigh(m, l, score, k_start, in_log_decay_k_tile, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
     # the product read the registers of the weights before until here
     packed = pack(p, v_buffer.dtype)
@@ -322,7 +322,7 @@ def attend(
 @gluon.jit
 def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
     """Update acc with the weighted values of the last tile."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     before = (at - 1) % STAGES
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
@@ -380,6 +380,7 @@ def work(
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
+                scale_log2 = scale * LOG2E
                 in_log_decay_base = (
                     tl.cast(h, tl.int64) * in_log_decay_stride_head + k_aligned.to(tl.int64) * in_log_decay_stride_token
                 )
@@ -415,7 +416,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (scale, q_pos, in_log_decay_at_begin_q, in_log_decay_q)
+                terms = (scale_log2, q_pos, in_log_decay_at_begin_q)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 first, full_first, full_last, last = keep_documents(
                     in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
@@ -468,25 +469,26 @@ def work(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+                lse += in_log_decay_q * LOG2E
                 tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)
         place = add_digits(place, step, order)
 
 
 @gluon.jit
 def load_keys(
-    at, k_start, in_log_decay_k, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers,
-    STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, k_added, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
+    BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_log_decay_k_buffer = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
+    k_added_buffer.index(stage).store(k_added)
+    mbarrier.arrive(added_ready.index(stage), count=1)
     mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
     rows = [kv_h, k_offset + k_start, 0]
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
-    in_log_decay_k_buffer.index(stage).store(in_log_decay_k)
-    mbarrier.arrive(vectors_ready.index(stage), count=1)
     if k_start + BLOCK_N > k_len:
         # the next sequence's values: 0 times a NaN would be NaN
         mbarrier.expect(v_come, v_desc.block_type.nbytes)
@@ -509,7 +511,7 @@ def load_tiles(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
+        cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
         in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
         in_log_decay_stride_part
     ) = lengths  # fmt: skip
@@ -575,9 +577,9 @@ def load_tiles(
                             k_len,
                         )
                     )
+                    k_added = -in_log_decay_k * (1 / scale)
                     ends = load_keys(
-                        at, k_start, in_log_decay_k, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES,
-                        BLOCK_N
+                        at, k_start, k_added, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES, BLOCK_N
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -619,16 +621,13 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
-    gl.static_assert(STAGES > 1, "what terms read of keys takes two stages: with one, warps wait for each other")
-    vectors_ready = barriers(STAGES, 1)
-    in_log_decay_k_buffer = gl.allocate_shared_memory(
-        gl.float32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])
-    )
+    added_ready = barriers(STAGES, 1)
+    k_added_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     v_come = barriers(1, 1).index(0)
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
-        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), vectors_ready, in_log_decay_k_buffer
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), added_ready, k_added_buffer
     )  # fmt: skip
     fence_async_shared()
     arguments = (
@@ -637,7 +636,7 @@ def forward(
         in_log_decay_stride_part
     )  # fmt: skip
     lengths = (
-        cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
+        cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, scale,
         in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
         in_log_decay_stride_part
     )  # fmt: skip

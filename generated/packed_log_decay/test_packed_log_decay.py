@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53e851de23d076c6
-#   text hash     8b181dbdf7ad2f26
+#   content hash  a2c310a7c10bea35
+#   text hash     486be40139dbbb6d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

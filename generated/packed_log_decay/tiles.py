@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53e851de23d076c6
-#   text hash     cedafe1ca9b9c21b
+#   content hash  a2c310a7c10bea35
+#   text hash     1286438e9af37e31
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

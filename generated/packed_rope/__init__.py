@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ad519c9319fa8a0
-#   text hash     508f6919a77d3e87
+#   content hash  cf85d3a9f0b83d5b
+#   text hash     12b41744948b633f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ad519c9319fa8a0
-#   text hash     0c0f1eef26359d06
+#   content hash  cf85d3a9f0b83d5b
+#   text hash     dd81107df6bb1856
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ad519c9319fa8a0
-#   text hash     79b555b821728941
+#   content hash  cf85d3a9f0b83d5b
+#   text hash     35434921b8fac77c
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -56,6 +56,7 @@ Symbols
     terms                     a tuple that make_dv makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
     x_ready                   for each of its stages a barrier that the tile has come
+    scale_log2                scale * LOG2E
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     come                      a barrier that the next sequence's rows came along: the loader clears them before others
@@ -64,7 +65,6 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
-    scale_log2                scale * LOG2E
     below                     -delta in each row of a tile of scores: a product adds dp to it
     dp_less_delta             dp - delta, in the order of threads
 """

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ad519c9319fa8a0
-#   text hash     cae6770702273624
+#   content hash  cf85d3a9f0b83d5b
+#   text hash     2ee5e9a3464895bf
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ad519c9319fa8a0
-#   text hash     a38e43e3cb400030
+#   content hash  cf85d3a9f0b83d5b
+#   text hash     bafd83c2120a70da
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

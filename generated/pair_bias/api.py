@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dd794d1c88d3fa78
-#   text hash     2cb09a7e13a9d24b
+#   content hash  f3144cef88cc40c8
+#   text hash     36d1c8c495b44bc7
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

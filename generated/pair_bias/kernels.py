@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dd794d1c88d3fa78
-#   text hash     95e892e4c1a1dfb3
+#   content hash  f3144cef88cc40c8
+#   text hash     50506fe2ba9fbe2b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dd794d1c88d3fa78
-#   text hash     0ce90872bb26f519
+#   content hash  f3144cef88cc40c8
+#   text hash     d396c24dc6509c5f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dd794d1c88d3fa78
-#   text hash     ce959ef6581916cc
+#   content hash  f3144cef88cc40c8
+#   text hash     71ab21c15e286e31
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

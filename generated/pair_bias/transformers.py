@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dd794d1c88d3fa78
-#   text hash     da8c5a835d469936
+#   content hash  f3144cef88cc40c8
+#   text hash     6b2000272a762cf1
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33f174f42d6dd477
-#   text hash     34d6d44186e42bd4
+#   content hash  2566602bacb8cacc
+#   text hash     7f24ebb7b044c9a9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33f174f42d6dd477
-#   text hash     d6e75586fe5d2eb6
+#   content hash  2566602bacb8cacc
+#   text hash     94c20caf685cbe62
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

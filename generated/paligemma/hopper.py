@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33f174f42d6dd477
-#   text hash     347f641e941bb415
+#   content hash  2566602bacb8cacc
+#   text hash     c3bb361f54bfa3f8
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -40,6 +40,7 @@ Symbols
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile
+    scale_log2         scale * LOG2E
     at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     visits             walks so far that had a tile
@@ -95,16 +96,16 @@ def matrix(buffer, i):
 
 
 @gluon.jit
-def score_product(rows, others, D: gl.constexpr, SCORES: gl.constexpr):
+def score_product(rows, others, D: tl.constexpr, SCORES: tl.constexpr):
     """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
-    zeros = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
+    below = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
-        scoring = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
+        scoring = warpgroup_mma(left, right, below, use_acc=False, is_async=True)
         left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
         return warpgroup_mma(left, right, scoring, is_async=True)
     else:
-        return warpgroup_mma(rows, others.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=False, is_async=True)
 
 
 @gluon.jit

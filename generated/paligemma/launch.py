@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33f174f42d6dd477
-#   text hash     b4985d5e9a73dc5c
+#   content hash  2566602bacb8cacc
+#   text hash     65213246d46c8f29
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33f174f42d6dd477
-#   text hash     11d443fe6311f777
+#   content hash  2566602bacb8cacc
+#   text hash     eb7a818ddfbcd1b2
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

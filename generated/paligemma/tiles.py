@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  33f174f42d6dd477
-#   text hash     ebce96595113f8a1
+#   content hash  2566602bacb8cacc
+#   text hash     bf23a7db57529b2a
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  231a53e9ffd7b861
-#   text hash     7d0d7e7171694321
+#   content hash  3e3f73f341224ba2
+#   text hash     957eec47b0749cba
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

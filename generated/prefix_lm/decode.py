@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  231a53e9ffd7b861
-#   text hash     9341bc26fee55555
+#   content hash  3e3f73f341224ba2
+#   text hash     911044c1045d6602
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  231a53e9ffd7b861
-#   text hash     6b9b8885cfd7711e
+#   content hash  3e3f73f341224ba2
+#   text hash     0f30f02b306c43a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

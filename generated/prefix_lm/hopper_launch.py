@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  231a53e9ffd7b861
-#   text hash     bc6c5739c16af8eb
+#   content hash  3e3f73f341224ba2
+#   text hash     432e3b42d323e486
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

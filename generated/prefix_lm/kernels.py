@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  231a53e9ffd7b861
-#   text hash     7e498067ee92e64f
+#   content hash  3e3f73f341224ba2
+#   text hash     cac2f18a6b6dd108
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

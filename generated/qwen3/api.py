@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ed0b0023db2433e
-#   text hash     f0ff48b68713a7e3
+#   content hash  440389da56b3f2b0
+#   text hash     a120d0c4230f3d5e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

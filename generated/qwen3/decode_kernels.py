@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ed0b0023db2433e
-#   text hash     f5ec669b98dba24a
+#   content hash  440389da56b3f2b0
+#   text hash     5329e9b7321c20bd
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

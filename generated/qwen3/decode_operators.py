@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ed0b0023db2433e
-#   text hash     19009082010d6f3b
+#   content hash  440389da56b3f2b0
+#   text hash     e689ebeada69dc2c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ed0b0023db2433e
-#   text hash     08c5fd724c0db114
+#   content hash  440389da56b3f2b0
+#   text hash     0fc2a97bd49ee85a
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ed0b0023db2433e
-#   text hash     8283995c6477fbc7
+#   content hash  440389da56b3f2b0
+#   text hash     d19304c2aaa0aefb
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1c0648b236cc6e1
-#   text hash     66d425ad06ac7375
+#   content hash  7fdde7dfd5cba602
+#   text hash     e705b8b805481094
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

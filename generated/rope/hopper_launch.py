@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1c0648b236cc6e1
-#   text hash     671f8bed276a4c87
+#   content hash  7fdde7dfd5cba602
+#   text hash     98dff1fe71c30d27
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

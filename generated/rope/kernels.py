@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1c0648b236cc6e1
-#   text hash     5bbbc0b8006a5d54
+#   content hash  7fdde7dfd5cba602
+#   text hash     9ab2d7067078367e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1c0648b236cc6e1
-#   text hash     4c9f1330891d73d9
+#   content hash  7fdde7dfd5cba602
+#   text hash     bd095327780e3ee2
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1c0648b236cc6e1
-#   text hash     382c567e9dacc09c
+#   content hash  7fdde7dfd5cba602
+#   text hash     bd7a4393465762c2
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

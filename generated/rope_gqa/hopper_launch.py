@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e174878244d89a31
-#   text hash     b38c39511ae818a1
+#   content hash  47e30983ad46fe6d
+#   text hash     96ff0548b5ec94fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

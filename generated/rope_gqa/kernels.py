@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e174878244d89a31
-#   text hash     60a8e6b928717f2d
+#   content hash  47e30983ad46fe6d
+#   text hash     90298fbe40a58f46
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

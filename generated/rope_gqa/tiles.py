@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e174878244d89a31
-#   text hash     d07be148552c5b61
+#   content hash  47e30983ad46fe6d
+#   text hash     b103bc68655b8346
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  33ce5106f145341d
-#   text hash     ae4845acbb324e2e
+#   content hash  65a62831b5b61477
+#   text hash     b5ccb666f9cb12c9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

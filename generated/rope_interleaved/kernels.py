@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  33ce5106f145341d
-#   text hash     aa2b11433c9ef3a5
+#   content hash  65a62831b5b61477
+#   text hash     813c886315091ada
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  33ce5106f145341d
-#   text hash     326921e0863b9ca9
+#   content hash  65a62831b5b61477
+#   text hash     97a8d5fed5c197d4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

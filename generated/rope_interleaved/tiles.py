@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  33ce5106f145341d
-#   text hash     95d781b2c3ba621a
+#   content hash  65a62831b5b61477
+#   text hash     4115f76d8fa03ba1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dbf1040e2662fc33
-#   text hash     5bd86f82f33a58d4
+#   content hash  a6749ee4759ebcf4
+#   text hash     7d340eda4b41fb4d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dbf1040e2662fc33
-#   text hash     45942b4fcd8a869d
+#   content hash  a6749ee4759ebcf4
+#   text hash     4c33864ed2310dae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

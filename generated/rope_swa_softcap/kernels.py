@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dbf1040e2662fc33
-#   text hash     3034a3863a01e84f
+#   content hash  a6749ee4759ebcf4
+#   text hash     e78a76bfc6e84162
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dbf1040e2662fc33
-#   text hash     856964b77e43e204
+#   content hash  a6749ee4759ebcf4
+#   text hash     d6173c8e0146bf99
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dbf1040e2662fc33
-#   text hash     17ffec886c1e2ede
+#   content hash  a6749ee4759ebcf4
+#   text hash     0dd7a9c85cb7c81e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

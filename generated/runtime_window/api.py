@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2a9cea2e70004a9a
-#   text hash     94721dc1fe88c3f1
+#   content hash  a3f6725191ee1d90
+#   text hash     89b8fa5ff71ca780
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

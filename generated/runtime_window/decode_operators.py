@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2a9cea2e70004a9a
-#   text hash     940dbb06b84270f4
+#   content hash  a3f6725191ee1d90
+#   text hash     53909b0d3c773396
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

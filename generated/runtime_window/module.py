@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2a9cea2e70004a9a
-#   text hash     087f391e977ed205
+#   content hash  a3f6725191ee1d90
+#   text hash     ad4482b6d433c834
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

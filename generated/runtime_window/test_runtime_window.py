@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2a9cea2e70004a9a
-#   text hash     036d79f550ce8226
+#   content hash  a3f6725191ee1d90
+#   text hash     c0864a91cf242203
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2a9cea2e70004a9a
-#   text hash     1a4eb8e87b96ffee
+#   content hash  a3f6725191ee1d90
+#   text hash     c367bb3ac73b2a83
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

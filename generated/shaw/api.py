@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  872bff101b978b96
-#   text hash     c3be712667a7b8be
+#   content hash  8c6e44321e511449
+#   text hash     c739bd413d158725
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  872bff101b978b96
-#   text hash     5f661fc854adb034
+#   content hash  8c6e44321e511449
+#   text hash     14576bab5f5c7726
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  872bff101b978b96
-#   text hash     ce4d7e16a3bc12ae
+#   content hash  8c6e44321e511449
+#   text hash     1d4b4df772c7490a
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  872bff101b978b96
-#   text hash     4e76fa550b1e3e96
+#   content hash  8c6e44321e511449
+#   text hash     af221f969f98ebfb
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa0cb9813dca06b5
-#   text hash     d24898c59d9cc110
+#   content hash  00f9a95433973cef
+#   text hash     663ae93351ddb013
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa0cb9813dca06b5
-#   text hash     464cbf653e79d764
+#   content hash  00f9a95433973cef
+#   text hash     ca3b5a834f8ef53b
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa0cb9813dca06b5
-#   text hash     0d7f066fabff0373
+#   content hash  00f9a95433973cef
+#   text hash     fe22e9a72161916b
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

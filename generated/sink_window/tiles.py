@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa0cb9813dca06b5
-#   text hash     3a22edea6eee8b72
+#   content hash  00f9a95433973cef
+#   text hash     63604617f87267d4
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

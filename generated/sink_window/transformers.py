@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa0cb9813dca06b5
-#   text hash     ba075e26d518de91
+#   content hash  00f9a95433973cef
+#   text hash     842b79fe6a4d74b6
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

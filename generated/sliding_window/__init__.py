@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4db7922567b5b18e
-#   text hash     3d7e9d61e2fcf686
+#   content hash  81e2a8ed0b42a8ed
+#   text hash     600cc3542c920874
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

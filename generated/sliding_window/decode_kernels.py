@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4db7922567b5b18e
-#   text hash     aa724e7579b126d8
+#   content hash  81e2a8ed0b42a8ed
+#   text hash     df667b6359006100
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

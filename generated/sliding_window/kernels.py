@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4db7922567b5b18e
-#   text hash     4bb484e412a7509a
+#   content hash  81e2a8ed0b42a8ed
+#   text hash     48a0ed7f63785a76
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

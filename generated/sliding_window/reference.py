@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4db7922567b5b18e
-#   text hash     95b2e573f564b399
+#   content hash  81e2a8ed0b42a8ed
+#   text hash     18348aed2e02b5ab
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4db7922567b5b18e
-#   text hash     341395d7ea61805c
+#   content hash  81e2a8ed0b42a8ed
+#   text hash     914a6b67a8cbda68
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

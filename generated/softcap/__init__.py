@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5505eda8af819230
-#   text hash     a06a7397d915b9c5
+#   content hash  31b88fa4224288bb
+#   text hash     cedd10818eabf213
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

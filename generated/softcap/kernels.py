@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5505eda8af819230
-#   text hash     6829e6173757ce99
+#   content hash  31b88fa4224288bb
+#   text hash     6d664774e3e0d6bc
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5505eda8af819230
-#   text hash     5fd59a5751f6fc91
+#   content hash  31b88fa4224288bb
+#   text hash     5a56f81e640d036e
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

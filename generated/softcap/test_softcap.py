@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5505eda8af819230
-#   text hash     af84f08ff275f2f0
+#   content hash  31b88fa4224288bb
+#   text hash     0f56f7546ebc752f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5505eda8af819230
-#   text hash     2ac81bcf88157284
+#   content hash  31b88fa4224288bb
+#   text hash     9350625948804a90
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  173afa28316b3f58
-#   text hash     ee9fbbef6705e8cc
+#   content hash  3f02c18529e7aed6
+#   text hash     6d7c985bdb55bc62
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

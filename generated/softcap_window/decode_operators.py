@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  173afa28316b3f58
-#   text hash     49c20f91ab91342b
+#   content hash  3f02c18529e7aed6
+#   text hash     92e7f6d4a29c352e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

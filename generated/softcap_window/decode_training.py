@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  173afa28316b3f58
-#   text hash     eb1d2593804f0d08
+#   content hash  3f02c18529e7aed6
+#   text hash     51d920e6ad085fd0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  173afa28316b3f58
-#   text hash     e0d6ef7d5fc7000a
+#   content hash  3f02c18529e7aed6
+#   text hash     4cd40fd885b8e5b3
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  173afa28316b3f58
-#   text hash     dc972abd2b077480
+#   content hash  3f02c18529e7aed6
+#   text hash     2cad5928c5b935dc
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0beb0a48d6932ea8
-#   text hash     c06f8184cda866d1
+#   content hash  92da22b5bfb2b043
+#   text hash     8971aff95f68bd26
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0beb0a48d6932ea8
-#   text hash     d599cda2360d6f2f
+#   content hash  92da22b5bfb2b043
+#   text hash     f9f125caa672a41c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0beb0a48d6932ea8
-#   text hash     f6045f3bb77eec7e
+#   content hash  92da22b5bfb2b043
+#   text hash     8b4472d1d9399842
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0beb0a48d6932ea8
-#   text hash     057d2dd9be6c9a8f
+#   content hash  92da22b5bfb2b043
+#   text hash     64eae548a9c350b1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5009905f137aa280
-#   text hash     f44267ff421314b9
+#   content hash  670cae3448587873
+#   text hash     0b6ab370c8dcbda3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

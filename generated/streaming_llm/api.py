@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5009905f137aa280
-#   text hash     49dda1461523c7ba
+#   content hash  670cae3448587873
+#   text hash     b6d47ee307250a6e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

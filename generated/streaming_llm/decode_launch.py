@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5009905f137aa280
-#   text hash     6511a1cb5d41846e
+#   content hash  670cae3448587873
+#   text hash     34c56bfe33c9eaeb
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5009905f137aa280
-#   text hash     5c912f9d6ea67a28
+#   content hash  670cae3448587873
+#   text hash     9a60e43ab0608d85
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

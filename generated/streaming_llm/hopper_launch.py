@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5009905f137aa280
-#   text hash     b40c9608dc88505c
+#   content hash  670cae3448587873
+#   text hash     7e664ea2861961c3
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

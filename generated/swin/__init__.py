@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1ea3bae5c03fee
-#   text hash     e6ca22d0f7d0d5d1
+#   content hash  713fdff4e9798a15
+#   text hash     a384b03f889221d3
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1ea3bae5c03fee
-#   text hash     dd2f0c81ca2abcc4
+#   content hash  713fdff4e9798a15
+#   text hash     75aa320a9f11de21
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

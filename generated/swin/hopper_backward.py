@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1ea3bae5c03fee
-#   text hash     2e021e84d20807ed
+#   content hash  713fdff4e9798a15
+#   text hash     d770cbfdb6c728d3
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

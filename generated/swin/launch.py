@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1ea3bae5c03fee
-#   text hash     d50d2682e7598915
+#   content hash  713fdff4e9798a15
+#   text hash     449ad30e917662ea
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

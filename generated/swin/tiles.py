@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c1ea3bae5c03fee
-#   text hash     8e8dfc219fd50bdb
+#   content hash  713fdff4e9798a15
+#   text hash     bef99be2a7ba9a69
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b13f385f37dd577f
-#   text hash     04e0bbb41873df78
+#   content hash  e7892037e8c6d16d
+#   text hash     06cb724b59d2f0bb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

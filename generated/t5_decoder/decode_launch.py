@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b13f385f37dd577f
-#   text hash     4493c9364d069ffe
+#   content hash  e7892037e8c6d16d
+#   text hash     0410a6c5ee9f1173
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

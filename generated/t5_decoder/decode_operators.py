@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b13f385f37dd577f
-#   text hash     c212516e0cd9e29d
+#   content hash  e7892037e8c6d16d
+#   text hash     99724a55783eee42
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b13f385f37dd577f
-#   text hash     ae6503f11ca3ea8e
+#   content hash  e7892037e8c6d16d
+#   text hash     565cc98a7f1d213f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -95,16 +95,16 @@ def matrix(buffer, i):
 
 
 @gluon.jit
-def score_product(rows, others, D: gl.constexpr, SCORES: gl.constexpr):
+def score_product(rows, others, D: tl.constexpr, SCORES: tl.constexpr):
     """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
-    zeros = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
+    below = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
-        scoring = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
+        scoring = warpgroup_mma(left, right, below, use_acc=False, is_async=True)
         left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
         return warpgroup_mma(left, right, scoring, is_async=True)
     else:
-        return warpgroup_mma(rows, others.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=False, is_async=True)
 
 
 @gluon.jit

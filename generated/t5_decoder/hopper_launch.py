@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b13f385f37dd577f
-#   text hash     67abc3dcf71c63ed
+#   content hash  e7892037e8c6d16d
+#   text hash     8d6e52d669dbb141
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b13f385f37dd577f
-#   text hash     78014392a10a4d4e
+#   content hash  e7892037e8c6d16d
+#   text hash     db8091e4413af045
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13c06218d1e9251a
-#   text hash     5f4a7524cba391e1
+#   content hash  f6f14ccbeb93c8b2
+#   text hash     e388f3dd34fc5ca8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

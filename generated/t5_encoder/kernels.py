@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13c06218d1e9251a
-#   text hash     b5bb54d0b040e0b3
+#   content hash  f6f14ccbeb93c8b2
+#   text hash     32cb965a5a52ccf2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

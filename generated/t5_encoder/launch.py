@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13c06218d1e9251a
-#   text hash     a0491d853bc36ca1
+#   content hash  f6f14ccbeb93c8b2
+#   text hash     6c97bf9e0be0f94a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

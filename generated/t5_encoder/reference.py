@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13c06218d1e9251a
-#   text hash     0e89444eaa8c28fa
+#   content hash  f6f14ccbeb93c8b2
+#   text hash     13339e23358c576b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13c06218d1e9251a
-#   text hash     7c1c40729359f710
+#   content hash  f6f14ccbeb93c8b2
+#   text hash     be601d2c648b0696
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

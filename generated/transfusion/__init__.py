@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00c7221810b4b1d3
-#   text hash     65ddc5be356a017f
+#   content hash  456435fc4ca051f9
+#   text hash     c301da08c51cdba7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00c7221810b4b1d3
-#   text hash     08bb1cf5f2da2c6c
+#   content hash  456435fc4ca051f9
+#   text hash     cce1179eda86480e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

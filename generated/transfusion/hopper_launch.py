@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00c7221810b4b1d3
-#   text hash     568e6ee7dbba11d3
+#   content hash  456435fc4ca051f9
+#   text hash     aef3f9ebef2b5529
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00c7221810b4b1d3
-#   text hash     1a0913ef1ab41026
+#   content hash  456435fc4ca051f9
+#   text hash     e35de7ad5d9000bf
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00c7221810b4b1d3
-#   text hash     6da3479b76e3c018
+#   content hash  456435fc4ca051f9
+#   text hash     c00180354840e7e5
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  beca6c59e97417e4
-#   text hash     8b7fd20ff394c53e
+#   content hash  a57cff8da3aac22e
+#   text hash     a232d2dec8c8d305
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  beca6c59e97417e4
-#   text hash     6876d9efb352b4d2
+#   content hash  a57cff8da3aac22e
+#   text hash     35d5ccc14a2f0900
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

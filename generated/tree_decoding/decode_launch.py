@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  beca6c59e97417e4
-#   text hash     24f134608345d73b
+#   content hash  a57cff8da3aac22e
+#   text hash     26350aef75097228
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

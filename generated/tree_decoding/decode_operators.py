@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  beca6c59e97417e4
-#   text hash     94d073a93b6c64c1
+#   content hash  a57cff8da3aac22e
+#   text hash     04a4586205849a1e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

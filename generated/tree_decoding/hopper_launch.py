@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  beca6c59e97417e4
-#   text hash     97d36874c4be684c
+#   content hash  a57cff8da3aac22e
+#   text hash     2f1975bd9ae9327c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -207,6 +207,18 @@ def test_decays_learn_with_queries_keys_and_values(
         assert errors[0].max() <= 1.5 * errors[1].max() and errors[0].mean() <= 1.25 * errors[1].mean()
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.2, 1e-35])
+def test_decays_weigh_whatever_the_scale(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    q, k, v = (random(2, 700, 4, 64, dtype=torch.float16) for _ in range(3))
+    package, more = Package("log_decay", monkeypatch), {"log_decay": decays(2, 700, 4), "scale": scale}
+    out, lse = package.call("hopper", q, k, v, **more)
+    assert package.kernels() == ["hopper"]
+    truth, exact = package.call("portable", *(x.float() for x in (q, k, v)), **more)
+    assert (out.float() - truth).abs().max() < 2e-3
+    torch.testing.assert_close(lse, exact, atol=2e-4, rtol=1e-5)
+
+
 def test_gradients_have_the_same_bits_each_time_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     q, k, v = (random(2, 3000, 4, 128) for _ in range(3))

@@ -21,8 +21,9 @@ WIDE_CASE = "test_values and d256: and bfloat16"
 PATIENCE = 180  # seconds for a suite that compiles first; a program that waits for what never comes takes more
 
 FORWARD, BACKWARD, WIDE = "causal/hopper.py", "causal/hopper_backward.py", "causal/hopper_wide.py"
-VECTORS = "log_decay/hopper.py"  # of keys, which the loader hands on
-WAIT = "mbarrier.wait(vectors_ready.index(stage), at // STAGES & 1)"
+# the loader hands on what keys add to scores, and what masks read of them
+ADDED, VECTORS = "log_decay/hopper.py", "transfusion/hopper.py"
+WAIT = "mbarrier.wait(added_ready.index(stage), at // STAGES & 1)"
 # fault: file, what stands there, what is put in its place
 FAULTS = {
     "keys read before they have come": (
@@ -51,17 +52,21 @@ FAULTS = {
     "a piece of dQ added to the first one's place": (WIDE, "(share_tile + piece)", "(share_tile + piece * 0)"),
     "the gradient of the LSE dropped": (BACKWARD, "delta -= tl.load(dlse_ptr", "delta -= 0 * tl.load(dlse_ptr"),
     "a vector of the other stage": (
-        VECTORS, "= in_log_decay_k_buffer.index(stage)", "= in_log_decay_k_buffer.index((at + 1) % STAGES)"
+        VECTORS, "= in_image_k_buffer.index(stage)", "= in_image_k_buffer.index((at + 1) % STAGES)"
     ),
-    "a vector stored in the other stage": (
-        VECTORS, "in_log_decay_k_buffer.index(stage).store(", "in_log_decay_k_buffer.index((at + 1) % STAGES).store("
+    "what keys of the other stage add": (
+        ADDED, "= k_added_buffer.index(stage)", "= k_added_buffer.index((at + 1) % STAGES)"
     ),
-    "a vector of the first keys": (VECTORS, "k_start + gl.arange(0, BLOCK_N, LINE)", "gl.arange(0, BLOCK_N, LINE)"),
-    "a vector waited for that comes next": (VECTORS, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
+    "what keys add stored in the other stage": (
+        ADDED, "k_added_buffer.index(stage).store(", "k_added_buffer.index((at + 1) % STAGES).store("
+    ),
+    "what the first keys add": (ADDED, "k_start + gl.arange(0, BLOCK_N, LINE)", "gl.arange(0, BLOCK_N, LINE)"),
+    "what the next keys add waited for": (ADDED, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
+    "what a query adds left out of the LSE": (ADDED, "lse += in_log_decay_q", "lse += 0 * in_log_decay_q"),
 }  # fmt: skip
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads
 ENDLESS = {
-    "values waited for in the phase before", "a vector waited for that comes next", "weights read before they are there"
+    "values waited for in the phase before", "what the next keys add waited for", "weights read before they are there"
 }  # fmt: skip
 
 

@@ -46,6 +46,8 @@ def planned(terms: str, axes: str, *more: str) -> Plan:
         ('score: [{expr: "score + 2 * x[q] - x[k]"}]', "[batch, token]", ("grad: true",), False),
         ('score: [{expr: "score + x[q] - x[k]"}, {expr: "score * 2"}]', "[batch, token]", ("grad: true",), False),
         (MASKED, "[batch, token]", (), True),
+        # masks read what workers would have no use for
+        (DECAYS + "\n" + MASKED, "[batch, token]", (), False),
     ],
 )
 def test_learned_inputs_may_be_given(terms: str, axes: str, more: tuple[str, ...], has: bool) -> None:
@@ -65,6 +67,16 @@ def test_inputs_that_raise_scores_add_their_gradients_up() -> None:
         and "k_added = -in_x_k * LOG2E" in code
         and "in_x_k_sum -= tl.sum(ds, 1)" in code
     )
+
+
+def test_products_begin_with_what_keys_add() -> None:
+    found = planned(DECAYS, "[batch, token, head]", "grad: true")
+    assert found.hopper and found.least_scale == "1e-30"
+    code = "\n".join(lines(block for blocks in found.hopper.forward.blocks.values() for block in blocks))
+    assert "k_added = -in_x_k * (1 / scale)" in code and "lse += in_x_q * LOG2E" in code
+    assert "in_x_k_tile" not in code and "in_x_q[:, None]" not in code
+    masked = planned(DECAYS + "\n" + MASKED, "[batch, token, head]")
+    assert masked.hopper and not masked.hopper.added and masked.least_scale == ""
 
 
 def test_given_inputs_add_no_gradients_up() -> None:

@@ -14,6 +14,8 @@ from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
 
+IN_LOG2 = Statement("scale_log2", "scale * LOG2E")
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -68,7 +70,7 @@ class Analysis:
     @property
     def scaled(self) -> tuple[Statement, ...]:
         """The statement that makes a factor of the scale and of log2 units, where nothing comes between them."""
-        return () if self.spec.scores else (Statement("scale_log2", "scale * LOG2E"),)
+        return () if self.spec.scores else (IN_LOG2,)
 
     @property
     def scaling(self) -> str:

@@ -202,6 +202,7 @@ def _in_gluon() -> Iterator[Row]:
     yield "x_buffer", "tiles of x in shared memory, by stage"
     yield "x_ready", "for each of its stages a barrier that the tile has come"
     yield "x_free", "for each of its stages a barrier that all workers are done with the tile"
+    yield "scale_log2", "scale * LOG2E"
     yield "at", "tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES"
     yield "phase", "a round's last bit: by it a barrier tells the round that a wait is for from the one before"
     yield "ends", "tiles so far that reach into the next sequence"
@@ -210,25 +211,19 @@ def _in_gluon() -> Iterator[Row]:
 
 def _on_hopper(plan: Plan) -> Iterator[Row]:
     """Those of hopper.py, beside those of kernels.py."""
-    yield (
-        "items, per_item",
-        "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs",
-    )
+    yield "items, per_item", "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs"
     yield "tiles, group", "tiles of queries of a head, and heads of a group"
     yield "order", "these four, which `digits` counts by"
-    yield (
-        "place, step",
-        "a program's item and the way to its next one, as (group, tile or pair, head of the group)",
-    )
-    yield (
-        "early, half",
-        "the number of an item's early tile; which tile of the item: 0 for the late one",
-    )
+    yield "place, step", "a program's item and the way to its next one, as (group, tile or pair, head of the group)"
+    yield "early, half", "the number of an item's early tile; which tile of the item: 0 for the late one"
     yield "STAGES, Q_STAGES", "stages of the buffers of keys and of values, and of that of queries"
     yield "queries, buffers", "the buffer of queries with its barriers; those of keys and of values"
     yield from _in_gluon()
     yield "vectors_ready", "for each stage a barrier that the loader has stored what terms read of each key"
     yield "x_k_tile", "what they read of x, a value for each key of the tile at hand"
+    yield "k_added", "what terms add to all scores of a key, as products begin with it; the LSE alone tells a query's"
+    yield "k_added_tile", "the same, for each key of the tile at hand"
+    yield "added_ready", "for each stage a barrier that the loader has stored it"
     yield "visits", "walks so far that had a tile"
     yield "begun", "tiles of queries so far: this one has stage begun % Q_STAGES"
     yield "others", "the tile whose rows make scores with those of a tile of queries, or of keys"
@@ -275,7 +270,6 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "factors", "ds as workers exchange it, [64, BLOCK_M] by stage and worker"
     yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
     yield "turn", "the stage that is at hand"
-    yield "scale_log2", "scale * LOG2E"
     yield (
         "k_added",
         "what terms add to all scores of a key, in log2 units; what they add to a query's is taken from its LSE",
@@ -327,10 +321,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "max_seqlen_k", "keys that the host made room for: those of a sequence past as many do not count"
     yield "splits, split_size", "for how many splits of a sequence there is room in `parts`, and how many keys each has"
     yield "first_keys, reach", "keys from the first on, and keys before the first new token, that masks may show"
-    yield (
-        "head, first_split",
-        "splits of the first_keys keys; the split of the key `reach` before the new tokens",
-    )
+    yield "head, first_split", "splits of the first_keys keys; the split of the key `reach` before the new tokens"
     yield (
         "slot",
         "the place of a split in `parts`: those before `head`, then those from first_split on; in `append_rows` "

@@ -29,6 +29,7 @@ from .families import decode, decode_hopper, hopper, statistics
 from .families.decode import Decode
 from .families.decode_hopper import DecodeHopper
 from .families.hopper import Hopper
+from .families.hopper_added import LEAST_SCALE
 from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
@@ -189,14 +190,8 @@ class Plan:
     @property
     def tensors(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's tensors."""
-        return (
-            "q",
-            "k",
-            "v",
-            *self.storage.cuts,
-            *self.storage.entries,
-            *(a.code for a in self.arguments if a.kind == "tensor"),
-        )
+        given = (a.code for a in self.arguments if a.kind == "tensor")
+        return ("q", "k", "v", *self.storage.cuts, *self.storage.entries, *given)
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -235,6 +230,11 @@ class Plan:
         read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv", *(s.name for s in self.summed_at_once))
         return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)
+
+    @property
+    def least_scale(self) -> str:
+        """The host's text of the least scale that kernels get which take maxima before they scale; "" if none does."""
+        return LEAST_SCALE if self.hopper and self.hopper.added else "" if self.spec.scores else "1e-37"
 
     @property
     def floats(self) -> tuple[Argument, ...]:

@@ -15,6 +15,7 @@ from ..shared_parameters import SharedParameters
 from ..statements import lines, names
 from ..storage import of_all_rows
 from . import hopper_added
+from .hopper_added import Added
 from .hopper_backward import Backward
 from .hopper_forward import Forward
 from .hopper_wide import Wide
@@ -34,7 +35,12 @@ class Hopper:
     @cached_property
     def forward(self) -> Kernel:
         """The forward pass, worked out for those who print it."""
-        return Forward(self.shared).kernel
+        return Forward(self.shared, self.added).kernel
+
+    @cached_property
+    def added(self) -> Added | None:
+        """What score terms add to what queries and keys have, if they do nothing else."""
+        return hopper_added.build(self.shared.analysis.by_query)
 
     def balance(self, *, far: bool) -> list[str]:
         """What a launch of the forward pass tells of tiles of queries: which of them have as much to do as others.
@@ -57,8 +63,8 @@ class Hopper:
         scores, they get it as well.
         """
         spec = self.shared.spec
-        if added := hopper_added.build(self.shared.analysis.by_key):
-            return Backward(_of_all_rows(self.shared.analysis), added)
+        if self.added:
+            return Backward(_of_all_rows(self.shared.analysis), hopper_added.build(self.shared.analysis.by_key))
         if not all(x.shared for x in spec.inputs if x.grad):
             return None
         found = Backward(_of_all_rows(analyse(spec.given)))
@@ -67,7 +73,7 @@ class Hopper:
     @cached_property
     def wide(self) -> Wide | None:
         """The kernel of the backward pass for wide heads, where there is such a pass for them."""
-        return Wide(self.backward.shared) if self.backward and not self.backward.added else None
+        return Wide(self.backward.shared) if self.backward and not self.added else None
 
     @property
     def passes(self) -> tuple[str, ...]:

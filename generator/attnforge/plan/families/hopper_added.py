@@ -1,7 +1,8 @@
-"""What terms add to all scores of a query or of a key, in the backward pass for Hopper GPUs.
+"""What terms add to all scores of a query or of a key, in kernels for Hopper GPUs.
 
-The warp that loads takes what a query has from its LSE, and a worker holds what its keys have: a score costs one
-addition more than without terms. What a key has may learn: each worker sums up its gradient on the way.
+What a query adds changes none of its weights: it is a matter of the LSE alone. Forward, products of scores begin with
+what keys add. Backward a worker holds what its keys add, and a score costs one addition more than without terms. What
+a key adds may learn: each worker sums up its gradient on the way.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from ..access import Access
 from ..kernel_terms import KernelTerms
 from ..sides import Side
 from ..statements import Bundle, Statement, needed, reads, targets
+from .hopper_vectors import Vector
+
+LEAST_SCALE = "1e-30"
+"""The least scale that kernels get: what keys add stays finite over it, and so products can begin with that."""
+
+LOG2, PRODUCTS = "LOG2E", "(1 / scale)"
+"""What turns scores into log2 units, and into units of products of queries and keys."""
 
 _Part = tuple[str, Access]
 """The sign of what is added, and the access that reads it."""
@@ -25,29 +33,38 @@ class Added:
 
     parts: tuple[_Part, ...]
 
-    def of(self, side: Side) -> str:
-        """Text of what all scores of a query or of a key have in common, in log2 units."""
+    def of(self, side: Side, unit: str) -> str:
+        """Text of what all scores of a query or of a key have in common."""
         (sign, first), *others = ((sign, access.name) for sign, access in self.parts if access.side == side)
         return " ".join(
-            (f"{sign}{first} * LOG2E".removeprefix("+"), *(f"{sign} {name} * LOG2E" for sign, name in others))
+            (f"{sign}{first} * {unit}".removeprefix("+"), *(f"{sign} {name} * {unit}" for sign, name in others))
         )
+
+    @property
+    def begin(self) -> Vector:
+        """What scores of each key of a tile begin with."""
+        return Vector(Statement("k_added", self.of("k", PRODUCTS), shape="[BLOCK_N]"), "float")
 
     def less(self, terms: KernelTerms, rows: Iterable[Statement]) -> tuple[Bundle | Statement, ...]:
         """The statements that take what a query has from its LSE, behind the tuple of what they read.
 
         They stand where `row` is known; `rows` tell the other names of a tile's rows.
         """
-        made = (*terms.loads("step"), Statement("lse", self.of("q"), "-="))
+        made = (*terms.loads("step"), Statement("lse", self.of("q", LOG2), "-="))
         made = (*needed([one for one in rows if one.target != "row"], reads(made)), *made)
         return (Bundle("terms", terms.passed(reads(made), {*targets(made), "row"}), packs=False), *made)
 
 
 def build(terms: KernelTerms) -> Added | None:
-    """What terms add, if they do nothing else; None beside a sink, as what a query has then changes weights, too."""
+    """What terms add, if they do nothing else, and masks read nothing of it.
+
+    None beside a sink, as what a query adds then changes weights, too.
+    """
     found = [part for term in terms.spec.scores for part in _parts(term.score, terms)]
     parts = tuple(part for part in found if part is not None)
     vectors = all(access.form == "row" and access.input.dtype == "float" for _, access in parts)
-    if not found or len(parts) < len(found) or not vectors or terms.spec.sink:
+    alone = all(kind == "score" for _, access in parts for kind, _ in terms.readers(access))
+    if not found or len(parts) < len(found) or not (vectors and alone) or terms.spec.sink:
         return None
     return Added(parts) if {access.side for _, access in parts} == {"q", "k"} else None
 

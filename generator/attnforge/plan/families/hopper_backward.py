@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .. import programs, visibility
+from ..analysis import IN_LOG2
 from ..common_values import CommonValues
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
@@ -16,7 +17,7 @@ from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
 from . import hopper_added, hopper_copies
-from .hopper_added import Added
+from .hopper_added import LOG2, Added
 from .hopper_frame import Frame
 from .partition import numbers_first, partition
 from .portable import in_groups, stored_sum
@@ -200,7 +201,7 @@ class Backward:
         body = (
             Statement("sum_tile", self._sum_tile),
             *self._head_loads,
-            *((Statement("k_added", self.added.of("k"), shape="[64]"),) if self.added else ()),
+            *((Statement("k_added", self.added.of("k", LOG2), shape="[64]"),) if self.added else ()),
             *(hopper_added.begun(s.name) for s in sums),
             *self.step.packed,
             *self._loops(self.step.call).blocks,
@@ -314,7 +315,7 @@ class Backward:
         They work out which tile stands at a `place`, or are told.
         """
         a, terms, known, heads = self.shared.analysis, self.terms, self._known, self._by_head(body)
-        scaled = (Statement("scale_log2", "scale * LOG2E"),) if self._in_log2 else ()
+        scaled = (IN_LOG2,) if self._in_log2 else ()
         rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}

@@ -8,17 +8,20 @@ from functools import cached_property
 
 from .. import programs, softmax, visibility
 from ..access import Site
+from ..analysis import IN_LOG2
 from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
-from .hopper_vectors import ENOUGH, IN_LINE, LINE, READY, Vector, taken, vectors
+from .hopper_added import LOG2, Added
+from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
 from .partition import numbers_first, partition
 from .portable import rows_of_keys
 
 _ORDER = ("items", "tiles", "group", "per_item")
 _STAGED = ("STAGES", "Q_STAGES")
+_COLUMNS_OF_SCORES = "gl.SliceLayout(0, SCORES)"
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
 _TURNS = ("WORKERS", "WORKER")
 _RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
@@ -29,6 +32,7 @@ class Forward:
     """The forward pass of a variant."""
 
     shared: SharedParameters
+    added: Added | None = None  # what its score terms are, where products of scores begin with it
 
     @cached_property
     def terms(self) -> KernelTerms:
@@ -42,8 +46,25 @@ class Forward:
 
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
-        """What the terms read of each key."""
-        return vectors(self.terms)
+        """What steps read of each key, beside what its scores begin with."""
+        return vectors(self.terms, ("mask",) if self.added else ("step", "mask"))
+
+    @property
+    def begin(self) -> Vector | None:
+        """What scores of each key begin with."""
+        return self.added.begin if self.added else None
+
+    @cached_property
+    def handed(self) -> tuple[Vector, ...]:
+        """All that the loader hands on of each key."""
+        return (*((self.begin,) if self.begin else ()), *self.vectors)
+
+    @cached_property
+    def read(self) -> tuple[Statement, ...]:
+        """The statements by which it has that of a tile."""
+        loads = (*self.terms.loads("step"), *self.terms.loads("mask"))
+        begin = (self.begin.read,) if self.begin else ()
+        return needed((*loads, *begin), (vector.name for vector in self.handed))
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
@@ -69,10 +90,10 @@ class Forward:
         loads = (*self._loads("step"), *self._loads("mask"))
         results = ("m", "l", "p", "shrink")
         own = ("m", "l", "score", "k_start", *(vector.tile for vector in self.vectors))
-        scale = "scale" if self.shared.spec.scores else "scale_log2"
+        scale = "scale_log2" if self._in_log2 else "scale"
         fixed = (*(("k_len",) if "k_len" in reads((*self._keys, *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
-        passed = terms.passed(reads((*terms.score, *terms.visible(apart=True), *loads)), known)
+        passed = terms.passed(reads((*self._score, *terms.visible(apart=True), *loads)), known)
         return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N", "OVERLAPPED"), False)
 
     @cached_property
@@ -102,10 +123,11 @@ class Forward:
         start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
         share = ("tile * WORKERS + WORKER", "tiles * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
-        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *a.scaled, *map(_shaped, terms.loads("program")))
+        scaled = (IN_LOG2,) if self._in_log2 else ()
+        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
-        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start)))
-        lengths = needed(loads, ranges | reads(vector.read for vector in self.vectors))
+        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._lse)))
+        lengths = needed(loads, ranges | reads(self.read))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
         there = " & ".join(
             ("((half == 0) | (early < tiles - 1 - early))", *(("(q_start < q_len)",) if self.cut else ()))
@@ -141,8 +163,10 @@ class Forward:
                 *self._keys,
                 *self._scaled,
                 *self._loads("step"),
-                *terms.score,
+                *self._score,
             ),
+            "below": self._below,
+            "begin_comes": self._begin_comes,
             "first_vectors": self._vectors_come("True"),
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
@@ -154,19 +178,22 @@ class Forward:
             "start": start,
             "visit": (*self.step.packed, *self._spanned(self._visit)),
             "empty": softmax.empty(p.spec),
+            "lse": self._lse,
             "load_unpacked": (load.bundle, *numbers_of_loader),
             "load_counts": (
-                *((LINE,) if self.vectors else ()),
+                *((LINE,) if self.handed else ()),
                 *((Statement("ends", "0", label="ends of sequences so far"),) if self.cut else ()),
             ),
             "load_enter": entered,
             "load_own": lengths,
-            "vectors": self._vectors_stored,
+            "begin_stored": hand_on(BEGIN_READY, [self.begin] if self.begin else []),
+            "vectors": hand_on(READY, self.vectors),
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
             "buffers": (
-                *((ENOUGH, Statement(READY, "barriers(STAGES, 1)")) if self.vectors else ()),
-                *(vector.made for vector in self.vectors),
+                *((ENOUGH,) if self.vectors else ()),
+                *(Statement(barriers, "barriers(STAGES, 1)") for barriers in self._barriers),
+                *(vector.made for vector in self.handed),
                 *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
             ),
             "packed": (
@@ -175,12 +202,17 @@ class Forward:
                 Bundle("order", _ORDER, packs=True),
             ),
         }
-        buffers = (READY, *(vector.buffer for vector in self.vectors)) if self.vectors else ()
+        buffers = (*self._barriers, *(vector.buffer for vector in self.handed))
+        begin = (self.begin.tile,) if self.begin else ()
         texts = {
             "there": there,
             "order": self._order_of_tiles,
             "first_takes": ", ".join(("at", *_RUNNING)),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
+            "scale_log2": "scale_log2" if self._in_log2 else a.scale_log2,
+            "score_takes": ", ".join(("rows", "others", *begin, "D", "SCORES")),
+            "score_given": ", ".join(("q_tile", "matrix(k_buffer, stage)", *begin, "D", "SCORES")),
+            "use_acc": "" if begin else ", use_acc=False",
             "vectors": "".join(f", {name}" for name in buffers),
             "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
@@ -212,7 +244,7 @@ class Forward:
     def _keys(self) -> tuple[Statement, ...]:
         """The positions of a tile's keys, as far as terms read them."""
         terms = self.terms
-        read = reads((*self._loads("step"), *self._loads("mask"), *terms.score, *terms.visible(apart=True)))
+        read = reads((*self._loads("step"), *self._loads("mask"), *self._score, *terms.visible(apart=True)))
         found = needed(programs.rows(self.shared.analysis, "k"), {"k_pos"} | read)
         value = f"k_start + gl.arange(0, BLOCK_N, {_KEYS_OF_SCORES})"
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
@@ -223,8 +255,42 @@ class Forward:
         return (*self._loads("mask"), *visibility.of_keys(self.terms, apart=True))
 
     @property
+    def _in_log2(self) -> bool:
+        """True if products become scores in log2 units at once."""
+        return self.added is not None or not self.shared.spec.scores
+
+    @property
+    def _score(self) -> tuple[Statement, ...]:
+        """What terms make of a score in a step."""
+        return () if self.added else self.terms.score
+
+    @property
+    def _lse(self) -> tuple[Statement, ...]:
+        """What a query adds to all of its scores, and so to its LSE."""
+        return (Statement("lse", self.added.of("q", LOG2), "+="),) if self.added else ()
+
+    @property
+    def _below(self) -> tuple[Statement, ...]:
+        """What a product of scores begins with."""
+        shape = "[rows.shape[0], others.shape[0]]"
+        if not self.begin:
+            return (Statement("below", f"gl.full({shape}, 0.0, gl.float32, SCORES)"),)
+        value = f"gl.expand_dims({self.begin.tile}.load({_COLUMNS_OF_SCORES}), 0)"
+        return (Statement("below", f"{value}.broadcast_to({shape})"),)
+
+    @property
+    def _begin_comes(self) -> tuple[Statement, ...]:
+        """The statements that find what a tile's scores begin with, once it is there."""
+        return (wait(BEGIN_READY), self.begin.at_hand) if self.begin else ()
+
+    @property
+    def _barriers(self) -> tuple[str, ...]:
+        """The names of the barriers that workers wait for beside those of keys and values."""
+        return (*((BEGIN_READY,) if self.begin else ()), *((READY,) if self.vectors else ()))
+
+    @property
     def _scaled(self) -> tuple[Statement, ...]:
-        scaling = self.shared.analysis.scaling
+        scaling = "" if self._in_log2 else self.shared.analysis.scaling
         return (Statement("score", f"score{scaling}"),) if scaling else ()
 
     def _spanned(self, visit: tuple[Block, ...]) -> tuple[Block, ...]:
@@ -269,30 +335,24 @@ class Forward:
 
     def _loads(self, site: Site) -> tuple[Statement, ...]:
         """What a step loads of what terms read."""
+        if self.added and site == "step":
+            return ()
         return tuple(map(_shaped, taken(self.terms.loads(site), self.vectors, _KEYS_OF_SCORES)))
 
     def _vectors_come(self, mixed: str) -> tuple[Block, ...]:
         """The statements that find what a tile's keys have, once it is there; masks need it in mixed tiles alone."""
         if not self.vectors:
             return ()
-        wait = Statement("", f"mbarrier.wait({READY}.index(stage), at // STAGES & 1)")
-        scored = {load.target for load in self.terms.loads("step")}
+        scored = {load.target for load in self._loads("step")}
         always = mixed == "True" or any(vector.name in scored for vector in self.vectors)
-        return (wait if always else Branch(mixed, (wait,)), *(vector.at_hand for vector in self.vectors))
-
-    @property
-    def _vectors_stored(self) -> tuple[Statement, ...]:
-        """The statements that hand on what a tile's keys have, in a stage that workers are done with."""
-        if not self.vectors:
-            return ()
-        return (*(v.stored for v in self.vectors), Statement("", f"mbarrier.arrive({READY}.index(stage), count=1)"))
+        return (wait(READY) if always else Branch(mixed, (wait(READY),)), *(vector.at_hand for vector in self.vectors))
 
     @property
     def _load_keys_takes(self) -> tuple[str, ...]:
         storage = self.shared.storage
         place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
         given, size = (("k_len", "ends", "v_come"), ("BLOCK_N",)) if self.cut else ((), ())
-        read = (vector.name for vector in self.vectors)
+        read = (vector.name for vector in self.handed)
         return ("at", "k_start", *read, *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", *size)
 
     @property
@@ -300,8 +360,8 @@ class Forward:
         """The statements that load one tile of keys and of values."""
         return (
             Statement("k_start", "(first + last - 1 - j) * BLOCK_N"),
-            *(IN_LINE if self.vectors else ()),
-            *(vector.read for vector in self.vectors),
+            *(IN_LINE if self.handed else ()),
+            *self.read,
             Call("ends" if self.cut else "", "load_keys", self._load_keys_takes),
             Statement("at", "1", "+="),
         )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from ..access import TYPES, Access
+from ..access import TYPES, Access, Site
 from ..kernel_terms import KernelTerms
 from ..statements import Statement
 
 LINE = Statement("LINE: gl.constexpr", "gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])")
 IN_LINE = (Statement("k_pos", "k_start + gl.arange(0, BLOCK_N, LINE)", shape="[BLOCK_N]"),)
-READY = "vectors_ready"
+READY, BEGIN_READY = "vectors_ready", "added_ready"
 # vectors are stored once their stage's values are added up: with one stage workers want them before that
 _SAID = "what terms read of keys takes two stages: with one, warps wait for each other"
 ENOUGH = Statement("", f'gl.static_assert(STAGES > 1, "{_SAID}")')
@@ -67,11 +67,22 @@ class Vector:
         return "gl.float32" if self.type == "float" else "gl.int32"
 
 
-def vectors(terms: KernelTerms) -> tuple[Vector, ...]:
-    """All of a variant whose programs own queries."""
+def vectors(terms: KernelTerms, sites: Iterable[Site]) -> tuple[Vector, ...]:
+    """All of a variant whose programs own queries, that are loaded at some sites."""
     rows: dict[str, Access] = {access.name: access for access in terms.accesses if access.side == "k"}
-    loads = (*terms.loads("step"), *terms.loads("mask"))
+    loads = (load for site in sites for load in terms.loads(site))
     return tuple(Vector(load, rows[load.target].input.dtype) for load in loads if load.target in rows)
+
+
+def wait(barriers: str) -> Statement:
+    """The statement that waits for what the loader hands on in a stage."""
+    return Statement("", f"mbarrier.wait({barriers}.index(stage), at // STAGES & 1)")
+
+
+def hand_on(barriers: str, vectors: Collection[Vector]) -> tuple[Statement, ...]:
+    """The statements that hand on what a tile's keys have, in a stage that workers are done with."""
+    arrive = Statement("", f"mbarrier.arrive({barriers}.index(stage), count=1)")
+    return (*(vector.stored for vector in vectors), arrive) if vectors else ()
 
 
 def taken(loads: Iterable[Statement], vectors: Iterable[Vector], layout: str) -> tuple[Statement, ...]:

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_log_decay.yaml
 #   content hash  a2c310a7c10bea35
-#   text hash     1286438e9af37e31
+#   text hash     c885ed47cb341402
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -92,4 +92,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}
+HOPPER_IS_FASTER = {"forward": {64: (2048,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a3f8b47f49acfd2
-#   text hash     a4a3611e695eeaa0
+#   content hash  d44bb96ae2cb7391
+#   text hash     eea35c2221e55760
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

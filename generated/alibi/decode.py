@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a3f8b47f49acfd2
-#   text hash     2c292f5913a76d9e
+#   content hash  d44bb96ae2cb7391
+#   text hash     165f3da9a76a8961
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

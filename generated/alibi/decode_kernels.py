@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a3f8b47f49acfd2
-#   text hash     b8b3a4f0103b1310
+#   content hash  d44bb96ae2cb7391
+#   text hash     7c45617c06c598f6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a3f8b47f49acfd2
-#   text hash     2cad20feb78808a7
+#   content hash  d44bb96ae2cb7391
+#   text hash     f1c6fd1161d58c9a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a3f8b47f49acfd2
-#   text hash     0023fef3a6a52539
+#   content hash  d44bb96ae2cb7391
+#   text hash     ccbb0b1879a6c451
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

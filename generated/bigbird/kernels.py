@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51337f45c26c49fc
-#   text hash     098503c433193098
+#   content hash  51fd1fb69521c5e6
+#   text hash     005acc42c93e7a0b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51337f45c26c49fc
-#   text hash     6ce9b2294200e677
+#   content hash  51fd1fb69521c5e6
+#   text hash     fd6713f3428b83d6
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

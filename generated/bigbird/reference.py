@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51337f45c26c49fc
-#   text hash     220c8df3182bb2cf
+#   content hash  51fd1fb69521c5e6
+#   text hash     13816f711cf5dc1b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51337f45c26c49fc
-#   text hash     8edb827d1493c133
+#   content hash  51fd1fb69521c5e6
+#   text hash     67c5f898304d6449
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

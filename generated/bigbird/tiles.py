@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51337f45c26c49fc
-#   text hash     edd36983c13fa638
+#   content hash  51fd1fb69521c5e6
+#   text hash     28511b9668246dcf
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  da95fae80ef6e2c4
-#   text hash     7a24bd3be5db863d
+#   content hash  20559e097517ecc9
+#   text hash     bc8e4e018bdcc3d0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

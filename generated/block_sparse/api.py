@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  da95fae80ef6e2c4
-#   text hash     907cbd906edbaa74
+#   content hash  20559e097517ecc9
+#   text hash     0eafe87e591bdbce
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

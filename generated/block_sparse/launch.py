@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  da95fae80ef6e2c4
-#   text hash     a03f057e027be8ba
+#   content hash  20559e097517ecc9
+#   text hash     8f8f4de8249fc784
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

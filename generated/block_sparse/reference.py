@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  da95fae80ef6e2c4
-#   text hash     54f209b1b089d2f4
+#   content hash  20559e097517ecc9
+#   text hash     7965043a925e40be
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

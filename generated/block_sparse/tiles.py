@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  da95fae80ef6e2c4
-#   text hash     ff3ea4159de7b453
+#   content hash  20559e097517ecc9
+#   text hash     675b3d391150203e
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

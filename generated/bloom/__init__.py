@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  07abb298780e2d32
-#   text hash     2c81dcfceb64cb2f
+#   content hash  c8e6d98c258fba25
+#   text hash     4b5a271bd29170dc
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

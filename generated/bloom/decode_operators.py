@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  07abb298780e2d32
-#   text hash     92a70a5208ef55f4
+#   content hash  c8e6d98c258fba25
+#   text hash     febee62ffd935ac5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  07abb298780e2d32
-#   text hash     be2bb878e989e9ba
+#   content hash  c8e6d98c258fba25
+#   text hash     45338ac11bec6547
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -368,8 +368,8 @@ def work(
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
                 # rows without keys: 0, and an LSE that makes every weight 0
-                total = tl.where(l == 0, 1.0, l)
-                out = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
+                share = tl.where(l == 0, 0.0, 1 / l)
+                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
                 # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
                 out_tile = q_tile.slice(0, BLOCK_DV, 1)
                 out_tile.store(out.to(q_buffer.dtype))

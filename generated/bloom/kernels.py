@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  07abb298780e2d32
-#   text hash     9b39a75046213f4e
+#   content hash  c8e6d98c258fba25
+#   text hash     418f2e1dd94d46f7
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  07abb298780e2d32
-#   text hash     8f3b1455af4c5e4d
+#   content hash  c8e6d98c258fba25
+#   text hash     b0855661f1fda5a4
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

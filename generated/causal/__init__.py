@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  68af2ad309098abf
-#   text hash     f003199aa537fa0a
+#   content hash  f3ecfed2ef76b350
+#   text hash     0eab8fdbce7fd8d4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

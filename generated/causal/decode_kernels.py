@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  68af2ad309098abf
-#   text hash     c05d87846e2ce394
+#   content hash  f3ecfed2ef76b350
+#   text hash     433d02f9a5732a6c
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  68af2ad309098abf
-#   text hash     2bb50532b8bc6104
+#   content hash  f3ecfed2ef76b350
+#   text hash     3ba33be3d5f1253b
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  68af2ad309098abf
-#   text hash     c124ba1c8fa3bf2a
+#   content hash  f3ecfed2ef76b350
+#   text hash     208a1c62ce4da8c5
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  68af2ad309098abf
-#   text hash     76ad8272a41dd401
+#   content hash  f3ecfed2ef76b350
+#   text hash     62895c0b8d7c9321
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b582379b6f6359e6
-#   text hash     e8b36c5be9fe2efc
+#   content hash  c0f27c3e0ac0cde4
+#   text hash     8f54f25f22519041
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

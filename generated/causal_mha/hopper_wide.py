@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b582379b6f6359e6
-#   text hash     246cff4ff646067e
+#   content hash  c0f27c3e0ac0cde4
+#   text hash     4430807f36919afb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b582379b6f6359e6
-#   text hash     837ee8a86cbdd62f
+#   content hash  c0f27c3e0ac0cde4
+#   text hash     b3ae2a8fcccf6bbd
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b582379b6f6359e6
-#   text hash     a07315f5d084a6c6
+#   content hash  c0f27c3e0ac0cde4
+#   text hash     d03e882525533fae
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b582379b6f6359e6
-#   text hash     af8f3aafdedf7347
+#   content hash  c0f27c3e0ac0cde4
+#   text hash     cf6b849f441a16ef
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  73d7d59ca4e9980d
-#   text hash     42ab5dead5da428d
+#   content hash  e3a198b1c2ef6c4b
+#   text hash     644f17e489478e30
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

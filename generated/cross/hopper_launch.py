@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  73d7d59ca4e9980d
-#   text hash     9ccf881141a5e2bf
+#   content hash  e3a198b1c2ef6c4b
+#   text hash     ce7c726a92fb2bb1
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

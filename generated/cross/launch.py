@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  73d7d59ca4e9980d
-#   text hash     ce003fbb459f7d0c
+#   content hash  e3a198b1c2ef6c4b
+#   text hash     98415fdcd294f886
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

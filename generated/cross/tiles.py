@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  73d7d59ca4e9980d
-#   text hash     26e56c174ae965b6
+#   content hash  e3a198b1c2ef6c4b
+#   text hash     261af25060acd89a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  73d7d59ca4e9980d
-#   text hash     54c40c4ded4e8c22
+#   content hash  e3a198b1c2ef6c4b
+#   text hash     1cb96b37dffc7b96
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f24d81fbb453aeb0
-#   text hash     51ffa1d5675319d0
+#   content hash  45d84d83b5cad304
+#   text hash     9145852e464b5d88
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f24d81fbb453aeb0
-#   text hash     e0f58f37225da25d
+#   content hash  45d84d83b5cad304
+#   text hash     ea860991dab53bd8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f24d81fbb453aeb0
-#   text hash     179518ed1a6d6271
+#   content hash  45d84d83b5cad304
+#   text hash     1f8e9d3606a9c2b7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f24d81fbb453aeb0
-#   text hash     7e807bd40e5c60af
+#   content hash  45d84d83b5cad304
+#   text hash     4298b38e02012290
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

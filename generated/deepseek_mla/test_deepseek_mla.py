@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f24d81fbb453aeb0
-#   text hash     a0a770dd4f324c0e
+#   content hash  45d84d83b5cad304
+#   text hash     9b4814f139015c47
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

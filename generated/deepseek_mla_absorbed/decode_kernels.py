@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0dd6e8290326993c
-#   text hash     630c7588cc670981
+#   content hash  efe71270bff6b1d4
+#   text hash     f4c2b38cf3d8f201
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0dd6e8290326993c
-#   text hash     5fdd7bfc26ebb872
+#   content hash  efe71270bff6b1d4
+#   text hash     4d6fe2f3238a16cd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

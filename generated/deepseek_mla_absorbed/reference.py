@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0dd6e8290326993c
-#   text hash     4bde2b2338f25076
+#   content hash  efe71270bff6b1d4
+#   text hash     671750bc4f21d232
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  74045b4ef5a0ab64
-#   text hash     933bde3bf47e4e6b
+#   content hash  af9094cdb84add09
+#   text hash     0ba53d586a24fbb3
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

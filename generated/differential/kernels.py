@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  74045b4ef5a0ab64
-#   text hash     43c537b04978b959
+#   content hash  af9094cdb84add09
+#   text hash     d49cce18e91c7bd6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  74045b4ef5a0ab64
-#   text hash     0c204975111f8445
+#   content hash  af9094cdb84add09
+#   text hash     1c528b510dc0fc0b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

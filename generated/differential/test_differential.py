@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  74045b4ef5a0ab64
-#   text hash     cd306345696aa8bc
+#   content hash  af9094cdb84add09
+#   text hash     93a43caeb3adce2f
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  74045b4ef5a0ab64
-#   text hash     035c75a2370107c5
+#   content hash  af9094cdb84add09
+#   text hash     f77f14ee2e1cdc1e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

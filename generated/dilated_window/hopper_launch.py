@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8938f5d0d9548281
-#   text hash     8fe4ec5d528cc8e8
+#   content hash  f84bd436d293aa0a
+#   text hash     249592f9d702b462
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

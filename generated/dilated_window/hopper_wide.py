@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8938f5d0d9548281
-#   text hash     1f30d2e99f41bfda
+#   content hash  f84bd436d293aa0a
+#   text hash     c0f167a13fe0feb3
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

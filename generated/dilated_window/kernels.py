@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8938f5d0d9548281
-#   text hash     4b8093d30b3a8b29
+#   content hash  f84bd436d293aa0a
+#   text hash     9cf84fb3c4802353
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8938f5d0d9548281
-#   text hash     2a804fe08a0e5047
+#   content hash  f84bd436d293aa0a
+#   text hash     8ce3a1d2103bb13f
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8938f5d0d9548281
-#   text hash     2bb11e14de4a0d9d
+#   content hash  f84bd436d293aa0a
+#   text hash     f5772575a220e084
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

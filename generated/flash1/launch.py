@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  141b8c7ccfde81db
-#   text hash     2604d3b920a9bd3b
+#   content hash  0c07c192acce0a21
+#   text hash     fef7452fbbc15d46
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

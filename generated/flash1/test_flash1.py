@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  141b8c7ccfde81db
-#   text hash     1fe519feb6b4489f
+#   content hash  0c07c192acce0a21
+#   text hash     902ed40c9356ab05
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

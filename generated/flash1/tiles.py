@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  141b8c7ccfde81db
-#   text hash     5a5f626e02f727a7
+#   content hash  0c07c192acce0a21
+#   text hash     5ccff974020f2ceb
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6c809fc62a748403
-#   text hash     09e835fb4c456cc4
+#   content hash  b651be3467529d0c
+#   text hash     c5a25475dac7145a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

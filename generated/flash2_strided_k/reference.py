@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6c809fc62a748403
-#   text hash     cff29784f1e12b28
+#   content hash  b651be3467529d0c
+#   text hash     3a8e540e716c8f55
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

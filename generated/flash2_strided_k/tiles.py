@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6c809fc62a748403
-#   text hash     2bc40571490ab7b4
+#   content hash  b651be3467529d0c
+#   text hash     f1a536d460c9f4ac
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

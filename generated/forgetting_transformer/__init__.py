@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df697d45a3a2f387
-#   text hash     ba7ada8478a9d46d
+#   content hash  f4aff8c8741722e9
+#   text hash     de0d061ef27b98cb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df697d45a3a2f387
-#   text hash     71bebb235eb3020d
+#   content hash  f4aff8c8741722e9
+#   text hash     e8825a41ef6bda8f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df697d45a3a2f387
-#   text hash     12987b92e22c5229
+#   content hash  f4aff8c8741722e9
+#   text hash     c06f3ea8fe87230a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -44,6 +44,7 @@ Symbols
     at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     k_added            what terms add to all scores of a key, as products begin with it; the LSE alone tells a query's
+    q_added            what they add to all scores of a query, in log2 units
     k_added_tile       the same, for each key of the tile at hand
     added_ready        for each stage a barrier that the loader has stored it
     visits             walks so far that had a tile
@@ -410,9 +411,12 @@ def work(
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
+                # [64]
+                q_added = in_log_decay_q * LOG2E
+                l = tl.where(q_added == float("-inf"), 0.0, l)  # all scores are -inf
                 # rows without keys: 0, and an LSE that makes every weight 0
-                total = tl.where(l == 0, 1.0, l)
-                out = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
+                share = tl.where(l == 0, 0.0, 1 / l)
+                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
                 # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
                 out_tile = q_tile.slice(0, BLOCK_DV, 1)
                 out_tile.store(out.to(q_buffer.dtype))
@@ -422,8 +426,7 @@ def work(
                 mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
-                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-                lse += in_log_decay_q * LOG2E
+                lse = tl.where(l == 0, float("inf"), m + tl.log2(l) + q_added)
                 tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
         place = add_digits(place, step, order)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df697d45a3a2f387
-#   text hash     fb22a3afbb162993
+#   content hash  f4aff8c8741722e9
+#   text hash     a1c847a33dd43cb7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30ba30cfd6e8b028
-#   text hash     9bd7f5359bbf6786
+#   content hash  b60f3198f241fc85
+#   text hash     7eb2937999bc8017
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

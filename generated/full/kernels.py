@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30ba30cfd6e8b028
-#   text hash     38b37bdf1021e822
+#   content hash  b60f3198f241fc85
+#   text hash     4095f2778209dbd5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30ba30cfd6e8b028
-#   text hash     d43b4c571ff9f130
+#   content hash  b60f3198f241fc85
+#   text hash     da2380c4a85c7e47
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

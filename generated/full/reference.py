@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30ba30cfd6e8b028
-#   text hash     efc3b9e03626569a
+#   content hash  b60f3198f241fc85
+#   text hash     69e8265776f172dc
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30ba30cfd6e8b028
-#   text hash     b7282db8220118ec
+#   content hash  b60f3198f241fc85
+#   text hash     ec64853ef5fbe638
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

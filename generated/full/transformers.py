@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30ba30cfd6e8b028
-#   text hash     de7f3785ac738543
+#   content hash  b60f3198f241fc85
+#   text hash     e010861cf66eb893
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5748c259109a7b0d
-#   text hash     ae0e7cfdad2ed69b
+#   content hash  988c6eec3b1fcca1
+#   text hash     9e266886d32efef0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5748c259109a7b0d
-#   text hash     162ef3908b1a1fe6
+#   content hash  988c6eec3b1fcca1
+#   text hash     11bae2c7caf3f1ee
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

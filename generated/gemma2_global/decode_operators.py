@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5748c259109a7b0d
-#   text hash     99948a3cb7f9317d
+#   content hash  988c6eec3b1fcca1
+#   text hash     d8b28dc135f089b3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5748c259109a7b0d
-#   text hash     70f914de89b17c2b
+#   content hash  988c6eec3b1fcca1
+#   text hash     35a2263a15e3d738
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5748c259109a7b0d
-#   text hash     0b7c6f86c7efa2c2
+#   content hash  988c6eec3b1fcca1
+#   text hash     8e5e388f6ca8e7f0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9cb8d93ec0a292d7
-#   text hash     0bac6dd2dad2e198
+#   content hash  2e7b49de630120c3
+#   text hash     22812efb1864fc53
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

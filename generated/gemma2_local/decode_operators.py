@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9cb8d93ec0a292d7
-#   text hash     2b1ad809e89e3708
+#   content hash  2e7b49de630120c3
+#   text hash     dca15aba8af1ce85
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9cb8d93ec0a292d7
-#   text hash     31863b4b89a1234a
+#   content hash  2e7b49de630120c3
+#   text hash     575a1451726a4dde
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9cb8d93ec0a292d7
-#   text hash     691c549e0196944e
+#   content hash  2e7b49de630120c3
+#   text hash     bbd160e1cded95bf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

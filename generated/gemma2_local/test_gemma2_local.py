@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9cb8d93ec0a292d7
-#   text hash     d328601d5473623b
+#   content hash  2e7b49de630120c3
+#   text hash     05010fbccf8a031b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

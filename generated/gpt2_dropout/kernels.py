@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6c7a051c65c2ee21
-#   text hash     b418737249bc83cb
+#   content hash  3140f0880a8ceeb7
+#   text hash     3d7b6be84afe605f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6c7a051c65c2ee21
-#   text hash     792d7442cb0e4b02
+#   content hash  3140f0880a8ceeb7
+#   text hash     014c58610f0b6918
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6c7a051c65c2ee21
-#   text hash     5060099c8f81d02c
+#   content hash  3140f0880a8ceeb7
+#   text hash     f05a783b37167c03
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

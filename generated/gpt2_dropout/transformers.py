@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6c7a051c65c2ee21
-#   text hash     b24270cad2c43614
+#   content hash  3140f0880a8ceeb7
+#   text hash     0993f9b76e9bdcc3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83498981664aa5e7
-#   text hash     c3b015d1d8f16c3a
+#   content hash  0c88cc3221a681bf
+#   text hash     16c70a92205bc184
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83498981664aa5e7
-#   text hash     ffe705e9379bcc7a
+#   content hash  0c88cc3221a681bf
+#   text hash     673085dc57189e31
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

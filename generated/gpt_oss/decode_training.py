@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83498981664aa5e7
-#   text hash     c8b691113afac3dd
+#   content hash  0c88cc3221a681bf
+#   text hash     1c556adaeb1abe55
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

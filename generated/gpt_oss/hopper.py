@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83498981664aa5e7
-#   text hash     363e5a1a50a59439
+#   content hash  0c88cc3221a681bf
+#   text hash     7458bf37e9fa9d60
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -364,8 +364,8 @@ def work(
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
                 # rows without keys: 0, and the sink
-                total = tl.where(l == 0, 1.0, l)
-                out = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
+                share = tl.where(l == 0, 0.0, 1 / l)
+                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
                 # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
                 out_tile = q_tile.slice(0, BLOCK_DV, 1)
                 out_tile.store(out.to(q_buffer.dtype))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83498981664aa5e7
-#   text hash     7d6dbd38d5080d45
+#   content hash  0c88cc3221a681bf
+#   text hash     1bd27ecbb00eebcf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83498981664aa5e7
-#   text hash     704f242f7bc5cbcc
+#   content hash  0c88cc3221a681bf
+#   text hash     7c61613d0aa51383
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4219c62b5d09e428
-#   text hash     461ccff53bef0ebc
+#   content hash  b72b78eb7d18969b
+#   text hash     d9a6717dc96b9041
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

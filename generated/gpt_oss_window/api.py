@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4219c62b5d09e428
-#   text hash     268c0c6bc769b54b
+#   content hash  b72b78eb7d18969b
+#   text hash     134027c6e868c471
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

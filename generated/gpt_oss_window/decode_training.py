@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4219c62b5d09e428
-#   text hash     0853444a8493d7c1
+#   content hash  b72b78eb7d18969b
+#   text hash     e80770c009d16da3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

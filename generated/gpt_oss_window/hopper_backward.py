@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4219c62b5d09e428
-#   text hash     2bc4f391ad3db5d3
+#   content hash  b72b78eb7d18969b
+#   text hash     9214ec043710fd99
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4219c62b5d09e428
-#   text hash     6bc7075a51dab305
+#   content hash  b72b78eb7d18969b
+#   text hash     25e6139b1696b813
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

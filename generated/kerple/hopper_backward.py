@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d472e34ab5ad7b1
-#   text hash     87932ed386268e39
+#   content hash  67778ec646a408de
+#   text hash     75297c5380d92b58
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

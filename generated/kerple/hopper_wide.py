@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d472e34ab5ad7b1
-#   text hash     96aa5ce55bc08034
+#   content hash  67778ec646a408de
+#   text hash     b86210df187eab8c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d472e34ab5ad7b1
-#   text hash     83b89f12889a125b
+#   content hash  67778ec646a408de
+#   text hash     0832d478933bddf3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d472e34ab5ad7b1
-#   text hash     7be23d66e0282fce
+#   content hash  67778ec646a408de
+#   text hash     434048e96738262e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

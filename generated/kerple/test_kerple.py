@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5d472e34ab5ad7b1
-#   text hash     c9ddedcf170b9f35
+#   content hash  67778ec646a408de
+#   text hash     96b22a52d529343e
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f110e8798d2559b4
-#   text hash     e74f4f390e862821
+#   content hash  d2c943dc9d4bdc13
+#   text hash     1ab1feb177465492
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

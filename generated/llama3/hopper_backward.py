@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f110e8798d2559b4
-#   text hash     7915fd717f81b4f3
+#   content hash  d2c943dc9d4bdc13
+#   text hash     183e3094f4772ec4
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

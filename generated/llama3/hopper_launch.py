@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f110e8798d2559b4
-#   text hash     f87cf2b9e99048e6
+#   content hash  d2c943dc9d4bdc13
+#   text hash     a93b04659af25691
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f110e8798d2559b4
-#   text hash     9f60fee60512ecc2
+#   content hash  d2c943dc9d4bdc13
+#   text hash     b9c7049cf7f6b323
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f110e8798d2559b4
-#   text hash     716eca0ed9a251ed
+#   content hash  d2c943dc9d4bdc13
+#   text hash     2da6a7400ebfe09d
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

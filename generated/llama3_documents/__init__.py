@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  629284925e523b6a
-#   text hash     7cb5151b510a8d90
+#   content hash  b0b1725ac99708e2
+#   text hash     a53c4a392d9387d1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

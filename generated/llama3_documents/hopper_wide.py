@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  629284925e523b6a
-#   text hash     eb2255dfff931011
+#   content hash  b0b1725ac99708e2
+#   text hash     0540c2b0b0c44bd4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  629284925e523b6a
-#   text hash     b95dc8b26c1ba0d2
+#   content hash  b0b1725ac99708e2
+#   text hash     092ce0985206ccdf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

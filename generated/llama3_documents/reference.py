@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  629284925e523b6a
-#   text hash     b5d77c905b4b6f3f
+#   content hash  b0b1725ac99708e2
+#   text hash     b707a1317a58381c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

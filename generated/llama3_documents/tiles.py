@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  629284925e523b6a
-#   text hash     ba6138f1d0d7d3e7
+#   content hash  b0b1725ac99708e2
+#   text hash     c2f1ec89124f37c8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c714f4ebfedefa03
-#   text hash     9db72b3772840049
+#   content hash  9d323078c77c76de
+#   text hash     e2fec098a4778d81
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

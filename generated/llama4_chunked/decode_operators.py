@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c714f4ebfedefa03
-#   text hash     2bd1f2bc043eb5a8
+#   content hash  9d323078c77c76de
+#   text hash     4ed7f7dc050b8f28
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c714f4ebfedefa03
-#   text hash     85021f10834f5f9a
+#   content hash  9d323078c77c76de
+#   text hash     7db6d735128831eb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

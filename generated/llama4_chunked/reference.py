@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c714f4ebfedefa03
-#   text hash     32d0bf788c6c50e9
+#   content hash  9d323078c77c76de
+#   text hash     56515638cdade520
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

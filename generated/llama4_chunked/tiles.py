@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c714f4ebfedefa03
-#   text hash     5da2234233adb9e1
+#   content hash  9d323078c77c76de
+#   text hash     c268aae5aa00478d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

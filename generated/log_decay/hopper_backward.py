@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b147774830d535e
-#   text hash     3d7f8bfdc8fba385
+#   content hash  c16757c1696a445c
+#   text hash     78085eba6ed3fffb
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b147774830d535e
-#   text hash     01ac4c3d77885762
+#   content hash  c16757c1696a445c
+#   text hash     2a53513dba4d2d40
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

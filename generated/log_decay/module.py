@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b147774830d535e
-#   text hash     a57d1e77e8b36971
+#   content hash  c16757c1696a445c
+#   text hash     c2fa1558c2896914
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

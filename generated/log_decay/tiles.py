@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1b147774830d535e
-#   text hash     63579f025fb9c0b8
+#   content hash  c16757c1696a445c
+#   text hash     01bba590d7f7baa7
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  463b67ca8db5b654
-#   text hash     49b6b941e3ba5e53
+#   content hash  dd889a36fcc8463b
+#   text hash     e0ef647d98671d67
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  463b67ca8db5b654
-#   text hash     8f2935bffedfead8
+#   content hash  dd889a36fcc8463b
+#   text hash     8764b310bc003e52
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

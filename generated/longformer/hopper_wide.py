@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  463b67ca8db5b654
-#   text hash     bbaa51268179d1e5
+#   content hash  dd889a36fcc8463b
+#   text hash     195a0c502217a065
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  463b67ca8db5b654
-#   text hash     a2a90d0220cc2bfe
+#   content hash  dd889a36fcc8463b
+#   text hash     8205b8990e3a9df5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

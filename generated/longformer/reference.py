@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  463b67ca8db5b654
-#   text hash     479ac587587f96cc
+#   content hash  dd889a36fcc8463b
+#   text hash     2758a46da8d1407f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

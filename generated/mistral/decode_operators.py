@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46176cd40d89d1d5
-#   text hash     0757c0f8fe231098
+#   content hash  5e2438e9883fb7a4
+#   text hash     99ef9a5d433d97ac
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

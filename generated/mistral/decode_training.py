@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46176cd40d89d1d5
-#   text hash     70f44c4837fb1b41
+#   content hash  5e2438e9883fb7a4
+#   text hash     7261e80017a5432e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46176cd40d89d1d5
-#   text hash     e83f0028335378e7
+#   content hash  5e2438e9883fb7a4
+#   text hash     85bed98a39c451ed
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46176cd40d89d1d5
-#   text hash     68a9d7e18aa9c87f
+#   content hash  5e2438e9883fb7a4
+#   text hash     1b8d20e35587e8fb
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46176cd40d89d1d5
-#   text hash     1cd9213bc9ee70c3
+#   content hash  5e2438e9883fb7a4
+#   text hash     3f5acaa25f3dc96e
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b816994950e5c214
-#   text hash     32714165297f2b6a
+#   content hash  8a1c1f68e5c76795
+#   text hash     605bdf9d1b2bca79
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

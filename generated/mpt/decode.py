@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b816994950e5c214
-#   text hash     93979ffa1c7329d3
+#   content hash  8a1c1f68e5c76795
+#   text hash     63c6b5530b736e31
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b816994950e5c214
-#   text hash     20a094ba12acfc6b
+#   content hash  8a1c1f68e5c76795
+#   text hash     98b13cc836817fe6
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

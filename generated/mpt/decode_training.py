@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b816994950e5c214
-#   text hash     205e9548fef4eb11
+#   content hash  8a1c1f68e5c76795
+#   text hash     0fb9563659f3ef78
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b816994950e5c214
-#   text hash     9340ea9bd4344eee
+#   content hash  8a1c1f68e5c76795
+#   text hash     e80bf7ce7d83f893
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

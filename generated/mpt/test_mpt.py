@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b816994950e5c214
-#   text hash     5966d4f5c9c6ebbf
+#   content hash  8a1c1f68e5c76795
+#   text hash     074b8fd3f1c9e347
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

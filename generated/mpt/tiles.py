@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b816994950e5c214
-#   text hash     acb32ae5ac7c4a9a
+#   content hash  8a1c1f68e5c76795
+#   text hash     6aad1ebaad9919b6
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

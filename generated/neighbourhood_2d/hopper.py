@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  33539f8212d6af8c
-#   text hash     fc3f99c1e477fc6f
+#   content hash  29d8f8061ca663f2
+#   text hash     fe7ac8850b114a4d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -353,8 +353,8 @@ def work(
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
                 # rows without keys: 0, and an LSE that makes every weight 0
-                total = tl.where(l == 0, 1.0, l)
-                out = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
+                share = tl.where(l == 0, 0.0, 1 / l)
+                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
                 # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
                 out_tile = q_tile.slice(0, BLOCK_DV, 1)
                 out_tile.store(out.to(q_buffer.dtype))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  33539f8212d6af8c
-#   text hash     2f0f8032228571fa
+#   content hash  29d8f8061ca663f2
+#   text hash     75f0e3d37d6f73c8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  33539f8212d6af8c
-#   text hash     adf4d19b3ab2c48c
+#   content hash  29d8f8061ca663f2
+#   text hash     74fa0260ebbc4fb3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  33539f8212d6af8c
-#   text hash     1c6380b5d5ac91e9
+#   content hash  29d8f8061ca663f2
+#   text hash     5260d7c1ec6d8033
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

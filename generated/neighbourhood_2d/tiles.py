@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  33539f8212d6af8c
-#   text hash     15ceb80407fc926d
+#   content hash  29d8f8061ca663f2
+#   text hash     f55a3b957c2c3bcd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2e92dfbe034b5f4
-#   text hash     749e351aab7aafe7
+#   content hash  80e43a05e1a2c4e9
+#   text hash     1b4448828634e340
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

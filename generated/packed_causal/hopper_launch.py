@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2e92dfbe034b5f4
-#   text hash     ae6d7728facb2d93
+#   content hash  80e43a05e1a2c4e9
+#   text hash     fbc0fa35bd17fdf4
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2e92dfbe034b5f4
-#   text hash     d833955a00219f9c
+#   content hash  80e43a05e1a2c4e9
+#   text hash     1e17b12fb55d005d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

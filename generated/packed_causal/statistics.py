@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2e92dfbe034b5f4
-#   text hash     01a9810100f53022
+#   content hash  80e43a05e1a2c4e9
+#   text hash     5abe5626cf4208ef
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

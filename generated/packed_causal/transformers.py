@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2e92dfbe034b5f4
-#   text hash     d65978e880bc4f75
+#   content hash  80e43a05e1a2c4e9
+#   text hash     98dbbfeea64d0190
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f7095fe32a1f227
-#   text hash     8e1dd453c9adfb10
+#   content hash  c0b9ae98e459c2d5
+#   text hash     7926bb44a9018862
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

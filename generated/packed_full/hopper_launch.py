@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f7095fe32a1f227
-#   text hash     ec860ef2b45b154d
+#   content hash  c0b9ae98e459c2d5
+#   text hash     442958fe6fb2ef17
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

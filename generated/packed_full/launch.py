@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f7095fe32a1f227
-#   text hash     701f06adf4d27f06
+#   content hash  c0b9ae98e459c2d5
+#   text hash     0ba13d54d6ffcd7a
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f7095fe32a1f227
-#   text hash     ff4322f768f16b99
+#   content hash  c0b9ae98e459c2d5
+#   text hash     41ddc042edc5c44d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f7095fe32a1f227
-#   text hash     5d44970faa06408c
+#   content hash  c0b9ae98e459c2d5
+#   text hash     fc316f2604c87d81
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

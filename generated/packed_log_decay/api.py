@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a2c310a7c10bea35
-#   text hash     5622dc6ab3fbc306
+#   content hash  468a428dc77d8c82
+#   text hash     af41e9383cc11266
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a2c310a7c10bea35
-#   text hash     125f8a24cdf08ce6
+#   content hash  468a428dc77d8c82
+#   text hash     a1fd85a70cdb1763
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a2c310a7c10bea35
-#   text hash     7d914aa940b3c5e6
+#   content hash  468a428dc77d8c82
+#   text hash     b8c4ba19cb0a6356
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

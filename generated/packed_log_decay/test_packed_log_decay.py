@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a2c310a7c10bea35
-#   text hash     486be40139dbbb6d
+#   content hash  468a428dc77d8c82
+#   text hash     891e112ab5dedc1a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

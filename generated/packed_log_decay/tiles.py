@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a2c310a7c10bea35
-#   text hash     c885ed47cb341402
+#   content hash  468a428dc77d8c82
+#   text hash     a3f061bbf0db5a5c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

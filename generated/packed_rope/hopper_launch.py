@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf85d3a9f0b83d5b
-#   text hash     dd81107df6bb1856
+#   content hash  f7793fc4e8fee497
+#   text hash     cccf8817b82e4aeb
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf85d3a9f0b83d5b
-#   text hash     35434921b8fac77c
+#   content hash  f7793fc4e8fee497
+#   text hash     b8aea7827735152a
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

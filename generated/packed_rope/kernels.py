@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf85d3a9f0b83d5b
-#   text hash     2c8e9880d51a1af1
+#   content hash  f7793fc4e8fee497
+#   text hash     e518c53c4ddadcf6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

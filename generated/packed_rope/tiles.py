@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf85d3a9f0b83d5b
-#   text hash     bafd83c2120a70da
+#   content hash  f7793fc4e8fee497
+#   text hash     e56ce9e2e0b04d66
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

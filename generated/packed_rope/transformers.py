@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf85d3a9f0b83d5b
-#   text hash     bd6451c81cbc9b1d
+#   content hash  f7793fc4e8fee497
+#   text hash     857b9a3162a77be2
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

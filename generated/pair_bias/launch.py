@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3144cef88cc40c8
-#   text hash     cac24c834becb5b2
+#   content hash  a55dba71eb36c986
+#   text hash     20880284dc20635f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

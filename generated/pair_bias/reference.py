@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3144cef88cc40c8
-#   text hash     d396c24dc6509c5f
+#   content hash  a55dba71eb36c986
+#   text hash     1090344e8e9b6f05
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

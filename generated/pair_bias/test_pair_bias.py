@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3144cef88cc40c8
-#   text hash     d752a40214819217
+#   content hash  a55dba71eb36c986
+#   text hash     bc690de0f31a4cbe
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3144cef88cc40c8
-#   text hash     71ab21c15e286e31
+#   content hash  a55dba71eb36c986
+#   text hash     d95265791c20074f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

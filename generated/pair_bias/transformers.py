@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3144cef88cc40c8
-#   text hash     6b2000272a762cf1
+#   content hash  a55dba71eb36c986
+#   text hash     32af95aa535de3cd
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

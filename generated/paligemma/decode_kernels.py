@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2566602bacb8cacc
-#   text hash     94c20caf685cbe62
+#   content hash  49389501d362a44f
+#   text hash     b65879b343df90a1
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

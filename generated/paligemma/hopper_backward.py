@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2566602bacb8cacc
-#   text hash     8f7b6a9827ba1280
+#   content hash  49389501d362a44f
+#   text hash     d5bc82d93bc67c3a
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

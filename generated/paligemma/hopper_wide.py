@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2566602bacb8cacc
-#   text hash     18a55b8e5336bb4e
+#   content hash  49389501d362a44f
+#   text hash     6aa798398d35023e
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2566602bacb8cacc
-#   text hash     eb7a818ddfbcd1b2
+#   content hash  49389501d362a44f
+#   text hash     d9e33fef0b4488b5
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

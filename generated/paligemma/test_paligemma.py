@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2566602bacb8cacc
-#   text hash     06ee7bc5a553ab74
+#   content hash  49389501d362a44f
+#   text hash     fea49b2d1a136099
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

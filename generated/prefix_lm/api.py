@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e3f73f341224ba2
-#   text hash     957eec47b0749cba
+#   content hash  a3164bfa43508ba7
+#   text hash     ba0df01c0eee52e8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

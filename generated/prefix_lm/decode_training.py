@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e3f73f341224ba2
-#   text hash     8b24181d0bb615c7
+#   content hash  a3164bfa43508ba7
+#   text hash     342f3dd0ba34fe12
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

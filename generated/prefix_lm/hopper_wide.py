@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e3f73f341224ba2
-#   text hash     df28ed2932b47552
+#   content hash  a3164bfa43508ba7
+#   text hash     b0e657daf2082988
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

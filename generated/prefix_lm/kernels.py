@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e3f73f341224ba2
-#   text hash     cac2f18a6b6dd108
+#   content hash  a3164bfa43508ba7
+#   text hash     babfc108d0a4c293
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

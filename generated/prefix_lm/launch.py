@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e3f73f341224ba2
-#   text hash     7f99ca8bc19ea93f
+#   content hash  a3164bfa43508ba7
+#   text hash     612263710bb14ab8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  440389da56b3f2b0
-#   text hash     bbd56e3e0324be5e
+#   content hash  c23521a880a1d064
+#   text hash     d00b7564807ed8ad
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

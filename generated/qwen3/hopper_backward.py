@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  440389da56b3f2b0
-#   text hash     5ca571661ebefc56
+#   content hash  c23521a880a1d064
+#   text hash     c3fe550e9be4daf4
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

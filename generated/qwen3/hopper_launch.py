@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  440389da56b3f2b0
-#   text hash     5b91df2e2aaaa66d
+#   content hash  c23521a880a1d064
+#   text hash     164bfc0f9f78f513
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  440389da56b3f2b0
-#   text hash     be60936bf4343764
+#   content hash  c23521a880a1d064
+#   text hash     ac1fb1c3fa101f3d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

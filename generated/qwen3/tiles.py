@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  440389da56b3f2b0
-#   text hash     51cf13ae61921743
+#   content hash  c23521a880a1d064
+#   text hash     346dd74dc9d1fd78
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fdde7dfd5cba602
-#   text hash     98dff1fe71c30d27
+#   content hash  30dea41b55e4dc42
+#   text hash     4c30df996bc0d26f
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fdde7dfd5cba602
-#   text hash     b59b0d2c92a018a7
+#   content hash  30dea41b55e4dc42
+#   text hash     61cf9b8017a6091b
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

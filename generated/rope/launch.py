@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fdde7dfd5cba602
-#   text hash     678d4b06883ad316
+#   content hash  30dea41b55e4dc42
+#   text hash     8ce52d89346fc9de
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

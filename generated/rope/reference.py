@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fdde7dfd5cba602
-#   text hash     15641897cdc7d66d
+#   content hash  30dea41b55e4dc42
+#   text hash     efed2f6d16ae481a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fdde7dfd5cba602
-#   text hash     bd7a4393465762c2
+#   content hash  30dea41b55e4dc42
+#   text hash     b267f7757aa6cd70
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  47e30983ad46fe6d
-#   text hash     04e0fe8223f1061e
+#   content hash  7ba6d92b33709d62
+#   text hash     97b03bb994e3b747
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

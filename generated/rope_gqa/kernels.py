@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  47e30983ad46fe6d
-#   text hash     90298fbe40a58f46
+#   content hash  7ba6d92b33709d62
+#   text hash     2fb1cbb58f462a03
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  47e30983ad46fe6d
-#   text hash     5f39f932c03cc4d9
+#   content hash  7ba6d92b33709d62
+#   text hash     6d3d32bb564bee36
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  47e30983ad46fe6d
-#   text hash     f93eec883988b584
+#   content hash  7ba6d92b33709d62
+#   text hash     2bab51a711a5cf98
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  47e30983ad46fe6d
-#   text hash     b103bc68655b8346
+#   content hash  7ba6d92b33709d62
+#   text hash     87dc273c04e0c8bd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

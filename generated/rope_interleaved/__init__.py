@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65a62831b5b61477
-#   text hash     cc8911ccae9930c9
+#   content hash  4d43de96bcd1ec4f
+#   text hash     5ac33beb44bb664d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65a62831b5b61477
-#   text hash     4e7bb1bf8e72dda2
+#   content hash  4d43de96bcd1ec4f
+#   text hash     53eb29990ccf1351
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65a62831b5b61477
-#   text hash     b5ccb666f9cb12c9
+#   content hash  4d43de96bcd1ec4f
+#   text hash     1b40b6949c664d98
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65a62831b5b61477
-#   text hash     feeba4859dd346a8
+#   content hash  4d43de96bcd1ec4f
+#   text hash     560bcfd2a6486eef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6749ee4759ebcf4
-#   text hash     4ec34d8e7e5374b6
+#   content hash  5f275b8dc6079b89
+#   text hash     cf1cfe35a45d224a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

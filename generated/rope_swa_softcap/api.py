@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6749ee4759ebcf4
-#   text hash     7d340eda4b41fb4d
+#   content hash  5f275b8dc6079b89
+#   text hash     60d82d5d06c833e0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

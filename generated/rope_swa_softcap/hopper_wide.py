@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6749ee4759ebcf4
-#   text hash     4c33864ed2310dae
+#   content hash  5f275b8dc6079b89
+#   text hash     a11c0fe6f9300ae9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6749ee4759ebcf4
-#   text hash     556d41791f6efb55
+#   content hash  5f275b8dc6079b89
+#   text hash     ee880d92418ca582
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6749ee4759ebcf4
-#   text hash     0dd7a9c85cb7c81e
+#   content hash  5f275b8dc6079b89
+#   text hash     f71507848cc29057
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a3f6725191ee1d90
-#   text hash     ec81ef5f0cc72c7a
+#   content hash  0e27719b581dbc55
+#   text hash     aae8ea761013908d
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a3f6725191ee1d90
-#   text hash     0900cf0216260f9f
+#   content hash  0e27719b581dbc55
+#   text hash     fec36f16413f9077
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a3f6725191ee1d90
-#   text hash     e71bbdae442c9b66
+#   content hash  0e27719b581dbc55
+#   text hash     41f18d6e0dae6cb6
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a3f6725191ee1d90
-#   text hash     910046b94dd49627
+#   content hash  0e27719b581dbc55
+#   text hash     6276b1037e9a228e
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

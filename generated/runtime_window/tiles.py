@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a3f6725191ee1d90
-#   text hash     c367bb3ac73b2a83
+#   content hash  0e27719b581dbc55
+#   text hash     b84fc5e77a0d37a5
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c6e44321e511449
-#   text hash     b81929c5c74742c9
+#   content hash  588849324fc1e52f
+#   text hash     d7956763a2ce98fa
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c6e44321e511449
-#   text hash     c739bd413d158725
+#   content hash  588849324fc1e52f
+#   text hash     8e4e5f4b78e45067
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c6e44321e511449
-#   text hash     3d1405df0c882008
+#   content hash  588849324fc1e52f
+#   text hash     face2c2740dd09a8
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c6e44321e511449
-#   text hash     14576bab5f5c7726
+#   content hash  588849324fc1e52f
+#   text hash     43e413736c5f34df
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c6e44321e511449
-#   text hash     1d4b4df772c7490a
+#   content hash  588849324fc1e52f
+#   text hash     4cd8511063fe225c
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

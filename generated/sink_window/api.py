@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  00f9a95433973cef
-#   text hash     5dd0d9ffd9b906e9
+#   content hash  6b56330ffe67b770
+#   text hash     ddb2d05edabbe1b8
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

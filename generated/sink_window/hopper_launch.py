@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  00f9a95433973cef
-#   text hash     ca3b5a834f8ef53b
+#   content hash  6b56330ffe67b770
+#   text hash     0af019ebad712826
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  00f9a95433973cef
-#   text hash     4b5ea592e60aab4b
+#   content hash  6b56330ffe67b770
+#   text hash     fd402d9471762e3d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

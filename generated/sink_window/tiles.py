@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  00f9a95433973cef
-#   text hash     63604617f87267d4
+#   content hash  6b56330ffe67b770
+#   text hash     482b37228d9a7e08
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  00f9a95433973cef
-#   text hash     842b79fe6a4d74b6
+#   content hash  6b56330ffe67b770
+#   text hash     ec74d799fa92a60c
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

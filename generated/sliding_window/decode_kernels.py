@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81e2a8ed0b42a8ed
-#   text hash     df667b6359006100
+#   content hash  8c027b5e4bf2666b
+#   text hash     e8a02dbc70e36627
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81e2a8ed0b42a8ed
-#   text hash     5acb6a016eb70007
+#   content hash  8c027b5e4bf2666b
+#   text hash     41ead095adcd17e7
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

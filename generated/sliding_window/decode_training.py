@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81e2a8ed0b42a8ed
-#   text hash     c8fa46410fb17bcf
+#   content hash  8c027b5e4bf2666b
+#   text hash     2adc37f7c0ec0692
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

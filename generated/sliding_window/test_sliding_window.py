@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81e2a8ed0b42a8ed
-#   text hash     77aa82c263d840f4
+#   content hash  8c027b5e4bf2666b
+#   text hash     b5bec85c28a8b7a7
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81e2a8ed0b42a8ed
-#   text hash     914a6b67a8cbda68
+#   content hash  8c027b5e4bf2666b
+#   text hash     4c71d044c34940ce
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31b88fa4224288bb
-#   text hash     038c25515ad655f8
+#   content hash  67497e9f7b2ec765
+#   text hash     0d207a94bcd4bc6a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31b88fa4224288bb
-#   text hash     481be4e11634cd5d
+#   content hash  67497e9f7b2ec765
+#   text hash     a971d9ff64252a66
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31b88fa4224288bb
-#   text hash     e07c395d52fe59fb
+#   content hash  67497e9f7b2ec765
+#   text hash     dcced54612984420
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31b88fa4224288bb
-#   text hash     1f4cf85d34731872
+#   content hash  67497e9f7b2ec765
+#   text hash     fb18ea926248525e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31b88fa4224288bb
-#   text hash     c1e2a7a29dfc0b8e
+#   content hash  67497e9f7b2ec765
+#   text hash     9e923d0fd50f4bc4
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3f02c18529e7aed6
-#   text hash     43158cf8d3c584ec
+#   content hash  072ba07597c09599
+#   text hash     dc6c38a0e582cdfd
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

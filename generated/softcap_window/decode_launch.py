@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3f02c18529e7aed6
-#   text hash     3c41cf17bf446861
+#   content hash  072ba07597c09599
+#   text hash     6e89be84e9aaec76
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3f02c18529e7aed6
-#   text hash     92e7f6d4a29c352e
+#   content hash  072ba07597c09599
+#   text hash     655031eca3de14ff
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

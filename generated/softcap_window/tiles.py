@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3f02c18529e7aed6
-#   text hash     4cd40fd885b8e5b3
+#   content hash  072ba07597c09599
+#   text hash     3cc8c0c68462a256
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

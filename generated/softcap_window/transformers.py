@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3f02c18529e7aed6
-#   text hash     2cad5928c5b935dc
+#   content hash  072ba07597c09599
+#   text hash     346746e65d52d10e
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  92da22b5bfb2b043
-#   text hash     8971aff95f68bd26
+#   content hash  906b9cdf6013f249
+#   text hash     1da3889060855053
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  92da22b5bfb2b043
-#   text hash     460dfe61e6ea89fe
+#   content hash  906b9cdf6013f249
+#   text hash     35278efc1e936428
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  92da22b5bfb2b043
-#   text hash     8cf456ba33c44656
+#   content hash  906b9cdf6013f249
+#   text hash     791239e1a9d8770a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  92da22b5bfb2b043
-#   text hash     8b4472d1d9399842
+#   content hash  906b9cdf6013f249
+#   text hash     4a9c8989c97eea15
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

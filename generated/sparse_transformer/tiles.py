@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  92da22b5bfb2b043
-#   text hash     64eae548a9c350b1
+#   content hash  906b9cdf6013f249
+#   text hash     fb127e36e6ab8f09
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  670cae3448587873
-#   text hash     b6d47ee307250a6e
+#   content hash  89cddb6a188ed517
+#   text hash     e75492f2bb62ba99
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

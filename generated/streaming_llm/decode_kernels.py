@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  670cae3448587873
-#   text hash     4a5877c04207b457
+#   content hash  89cddb6a188ed517
+#   text hash     d374c1ed94259cd7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  670cae3448587873
-#   text hash     9a60e43ab0608d85
+#   content hash  89cddb6a188ed517
+#   text hash     2111e6e73920bafc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

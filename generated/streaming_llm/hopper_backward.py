@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  670cae3448587873
-#   text hash     6a4fadbb21c40e74
+#   content hash  89cddb6a188ed517
+#   text hash     fa6be09317945e67
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

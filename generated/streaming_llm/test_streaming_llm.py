@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  670cae3448587873
-#   text hash     7d8897d08bb19cb8
+#   content hash  89cddb6a188ed517
+#   text hash     7d23b17a32f1f3fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  713fdff4e9798a15
-#   text hash     a384b03f889221d3
+#   content hash  af6d57dbe6094706
+#   text hash     2cb3e1c14cdea8c6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

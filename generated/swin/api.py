@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  713fdff4e9798a15
-#   text hash     75aa320a9f11de21
+#   content hash  af6d57dbe6094706
+#   text hash     77164a796ce6ca19
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

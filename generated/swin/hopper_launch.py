@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  713fdff4e9798a15
-#   text hash     de5c6346099f0486
+#   content hash  af6d57dbe6094706
+#   text hash     8e9f696df14757a7
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  713fdff4e9798a15
-#   text hash     c0c153243c51e42e
+#   content hash  af6d57dbe6094706
+#   text hash     58387ab3a4e0ce2b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

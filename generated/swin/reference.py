@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  713fdff4e9798a15
-#   text hash     80c367bf2281443f
+#   content hash  af6d57dbe6094706
+#   text hash     af497ac16868a8b4
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

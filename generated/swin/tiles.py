@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  713fdff4e9798a15
-#   text hash     bef99be2a7ba9a69
+#   content hash  af6d57dbe6094706
+#   text hash     65d19f0ae147a089
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7892037e8c6d16d
-#   text hash     925d319c4d825a99
+#   content hash  fdeff3ba26b021c3
+#   text hash     cbb95423eaec828c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

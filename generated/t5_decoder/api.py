@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7892037e8c6d16d
-#   text hash     06cb724b59d2f0bb
+#   content hash  fdeff3ba26b021c3
+#   text hash     56bd7b1fc9f31e04
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7892037e8c6d16d
-#   text hash     0410a6c5ee9f1173
+#   content hash  fdeff3ba26b021c3
+#   text hash     ab7695fcb0e6ecc7
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7892037e8c6d16d
-#   text hash     db8091e4413af045
+#   content hash  fdeff3ba26b021c3
+#   text hash     d6d976e72e10c0c8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7892037e8c6d16d
-#   text hash     1440ff7606a0f37b
+#   content hash  fdeff3ba26b021c3
+#   text hash     7da4786de40858ea
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

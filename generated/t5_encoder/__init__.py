@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6f14ccbeb93c8b2
-#   text hash     6826e346b53ba6ce
+#   content hash  a738db14a5216b05
+#   text hash     875ed2a7cd11c01d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

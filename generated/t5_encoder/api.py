@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6f14ccbeb93c8b2
-#   text hash     e388f3dd34fc5ca8
+#   content hash  a738db14a5216b05
+#   text hash     225c295aebedd0ca
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

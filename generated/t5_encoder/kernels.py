@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6f14ccbeb93c8b2
-#   text hash     32cb965a5a52ccf2
+#   content hash  a738db14a5216b05
+#   text hash     29ac451effa9487d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6f14ccbeb93c8b2
-#   text hash     13339e23358c576b
+#   content hash  a738db14a5216b05
+#   text hash     3f1409c44391ec03
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

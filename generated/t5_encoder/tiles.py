@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6f14ccbeb93c8b2
-#   text hash     be601d2c648b0696
+#   content hash  a738db14a5216b05
+#   text hash     173207ee5e823fbf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  456435fc4ca051f9
-#   text hash     cce1179eda86480e
+#   content hash  838dfd9135d20a6b
+#   text hash     59bdb2b6d09b6576
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  456435fc4ca051f9
-#   text hash     b9c52e21fe87507e
+#   content hash  838dfd9135d20a6b
+#   text hash     ccef5543d41d20eb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

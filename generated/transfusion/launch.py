@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  456435fc4ca051f9
-#   text hash     e35de7ad5d9000bf
+#   content hash  838dfd9135d20a6b
+#   text hash     de4b8920179a8e8e
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  456435fc4ca051f9
-#   text hash     c00180354840e7e5
+#   content hash  838dfd9135d20a6b
+#   text hash     a82e113fa5583c41
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

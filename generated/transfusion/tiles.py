@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  456435fc4ca051f9
-#   text hash     e84f0f7a7fbe7b29
+#   content hash  838dfd9135d20a6b
+#   text hash     5d36e9188558f4c9
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

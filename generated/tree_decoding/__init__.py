@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a57cff8da3aac22e
-#   text hash     a232d2dec8c8d305
+#   content hash  2bed623aae68c466
+#   text hash     82c140d62e941527
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

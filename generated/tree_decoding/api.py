@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a57cff8da3aac22e
-#   text hash     35d5ccc14a2f0900
+#   content hash  2bed623aae68c466
+#   text hash     625ca149fb666247
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a57cff8da3aac22e
-#   text hash     984e7083d96544eb
+#   content hash  2bed623aae68c466
+#   text hash     70d048a536f077c9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

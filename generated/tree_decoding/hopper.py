@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a57cff8da3aac22e
-#   text hash     9b561831df1ccb09
+#   content hash  2bed623aae68c466
+#   text hash     9e09fd81c2149cea
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -376,8 +376,8 @@ def work(
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
                 # rows without keys: 0, and an LSE that makes every weight 0
-                total = tl.where(l == 0, 1.0, l)
-                out = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
+                share = tl.where(l == 0, 0.0, 1 / l)
+                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
                 # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
                 out_tile = q_tile.slice(0, BLOCK_DV, 1)
                 out_tile.store(out.to(q_buffer.dtype))

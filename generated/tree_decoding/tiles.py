@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a57cff8da3aac22e
-#   text hash     2da9180078c5f64a
+#   content hash  2bed623aae68c466
+#   text hash     8a036bbc20945add
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -62,7 +62,7 @@ FAULTS = {
     ),
     "what the first keys add": (ADDED, "k_start + gl.arange(0, BLOCK_N, LINE)", "gl.arange(0, BLOCK_N, LINE)"),
     "what the next keys add waited for": (ADDED, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
-    "what a query adds left out of the LSE": (ADDED, "lse += in_log_decay_q", "lse += 0 * in_log_decay_q"),
+    "what a query adds left out of the LSE": (ADDED, "tl.log2(l) + q_added", "tl.log2(l)"),
 }  # fmt: skip
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads
 ENDLESS = {

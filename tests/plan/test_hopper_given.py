@@ -73,7 +73,7 @@ def test_products_begin_with_what_keys_add() -> None:
     found = planned(DECAYS, "[batch, token, head]", "grad: true")
     assert found.hopper and found.least_scale == "1e-30"
     code = "\n".join(lines(block for blocks in found.hopper.forward.blocks.values() for block in blocks))
-    assert "k_added = -in_x_k * (1 / scale)" in code and "lse += in_x_q * LOG2E" in code
+    assert "k_added = -in_x_k * (1 / scale)" in code and "q_added = in_x_q * LOG2E" in code
     assert "in_x_k_tile" not in code and "in_x_q[:, None]" not in code
     masked = planned(DECAYS + "\n" + MASKED, "[batch, token, head]")
     assert masked.hopper and not masked.hopper.added and masked.least_scale == ""

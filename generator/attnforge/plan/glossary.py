@@ -222,6 +222,7 @@ def _on_hopper(plan: Plan) -> Iterator[Row]:
     yield "vectors_ready", "for each stage a barrier that the loader has stored what terms read of each key"
     yield "x_k_tile", "what they read of x, a value for each key of the tile at hand"
     yield "k_added", "what terms add to all scores of a key, as products begin with it; the LSE alone tells a query's"
+    yield "q_added", "what they add to all scores of a query, in log2 units"
     yield "k_added_tile", "the same, for each key of the tile at hand"
     yield "added_ready", "for each stage a barrier that the loader has stored it"
     yield "visits", "walks so far that had a tile"

@@ -45,6 +45,12 @@ class Added:
         """What scores of each key of a tile begin with."""
         return Vector(Statement("k_added", self.of("k", PRODUCTS), shape="[BLOCK_N]"), "float")
 
+    @property
+    def raised(self) -> tuple[Statement, ...]:
+        """What a query adds to the LSE of its row, whose weights do not hang on it but where it leaves none."""
+        none = Statement("l", 'tl.where(q_added == float("-inf"), 0.0, l)', label="all scores are -inf", shape="[64]")
+        return (Statement("q_added", self.of("q", LOG2), shape="[64]"), none)
+
     def less(self, terms: KernelTerms, rows: Iterable[Statement]) -> tuple[Bundle | Statement, ...]:
         """The statements that take what a query has from its LSE, behind the tuple of what they read.
 

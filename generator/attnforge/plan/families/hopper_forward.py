@@ -14,14 +14,13 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
-from .hopper_added import LOG2, Added
+from .hopper_added import Added
 from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
 from .partition import numbers_first, partition
 from .portable import rows_of_keys
 
 _ORDER = ("items", "tiles", "group", "per_item")
 _STAGED = ("STAGES", "Q_STAGES")
-_COLUMNS_OF_SCORES = "gl.SliceLayout(0, SCORES)"
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
 _TURNS = ("WORKERS", "WORKER")
 _RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
@@ -126,7 +125,7 @@ class Forward:
         scaled = (IN_LOG2,) if self._in_log2 else ()
         loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
-        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._lse)))
+        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._raised)))
         lengths = needed(loads, ranges | reads(self.read))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
         there = " & ".join(
@@ -178,7 +177,7 @@ class Forward:
             "start": start,
             "visit": (*self.step.packed, *self._spanned(self._visit)),
             "empty": softmax.empty(p.spec),
-            "lse": self._lse,
+            "raised": self._raised,
             "load_unpacked": (load.bundle, *numbers_of_loader),
             "load_counts": (
                 *((LINE,) if self.handed else ()),
@@ -212,6 +211,7 @@ class Forward:
             "scale_log2": "scale_log2" if self._in_log2 else a.scale_log2,
             "score_takes": ", ".join(("rows", "others", *begin, "D", "SCORES")),
             "score_given": ", ".join(("q_tile", "matrix(k_buffer, stage)", *begin, "D", "SCORES")),
+            "raised": " + q_added" if self.added else "",
             "use_acc": "" if begin else ", use_acc=False",
             "vectors": "".join(f", {name}" for name in buffers),
             "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
@@ -265,9 +265,9 @@ class Forward:
         return () if self.added else self.terms.score
 
     @property
-    def _lse(self) -> tuple[Statement, ...]:
+    def _raised(self) -> tuple[Statement, ...]:
         """What a query adds to all of its scores, and so to its LSE."""
-        return (Statement("lse", self.added.of("q", LOG2), "+="),) if self.added else ()
+        return self.added.raised if self.added else ()
 
     @property
     def _below(self) -> tuple[Statement, ...]:
@@ -275,7 +275,7 @@ class Forward:
         shape = "[rows.shape[0], others.shape[0]]"
         if not self.begin:
             return (Statement("below", f"gl.full({shape}, 0.0, gl.float32, SCORES)"),)
-        value = f"gl.expand_dims({self.begin.tile}.load({_COLUMNS_OF_SCORES}), 0)"
+        value = f"gl.expand_dims({self.begin.tile}.load(gl.SliceLayout(0, SCORES)), 0)"
         return (Statement("below", f"{value}.broadcast_to({shape})"),)
 
     @property

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d44bb96ae2cb7391
-#   text hash     205c270387a14d33
+#   content hash  f44a995f2bdaae9d
+#   text hash     4bb4176555bfc7fe
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

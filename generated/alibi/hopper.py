@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d44bb96ae2cb7391
-#   text hash     3c8e69a6573208cc
+#   content hash  f44a995f2bdaae9d
+#   text hash     25544855700ec6c8
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d44bb96ae2cb7391
-#   text hash     ceb724f8982f4352
+#   content hash  f44a995f2bdaae9d
+#   text hash     883de599330f07ed
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d44bb96ae2cb7391
-#   text hash     e57e5442f712eeea
+#   content hash  f44a995f2bdaae9d
+#   text hash     cc4d2130fa0b1490
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

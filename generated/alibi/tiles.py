@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d44bb96ae2cb7391
-#   text hash     a44e7d01542ab430
+#   content hash  f44a995f2bdaae9d
+#   text hash     eae1ba354aeec295
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

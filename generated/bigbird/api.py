@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51fd1fb69521c5e6
-#   text hash     b215d79d74dae9b6
+#   content hash  3cc922aebb091504
+#   text hash     e68f4474c61f4095
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51fd1fb69521c5e6
-#   text hash     005acc42c93e7a0b
+#   content hash  3cc922aebb091504
+#   text hash     8947af7e870a6f0a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

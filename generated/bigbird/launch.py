@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51fd1fb69521c5e6
-#   text hash     fd6713f3428b83d6
+#   content hash  3cc922aebb091504
+#   text hash     3e9ac97f5f466f18
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51fd1fb69521c5e6
-#   text hash     13816f711cf5dc1b
+#   content hash  3cc922aebb091504
+#   text hash     43471a8474cbd2bb
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51fd1fb69521c5e6
-#   text hash     28511b9668246dcf
+#   content hash  3cc922aebb091504
+#   text hash     552f5b29737782f1
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

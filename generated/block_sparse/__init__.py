@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  20559e097517ecc9
-#   text hash     bc8e4e018bdcc3d0
+#   content hash  870cbd1d8ef42175
+#   text hash     912f7cf5a5c885d2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

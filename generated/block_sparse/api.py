@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  20559e097517ecc9
-#   text hash     0eafe87e591bdbce
+#   content hash  870cbd1d8ef42175
+#   text hash     9addf956e82a0c04
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

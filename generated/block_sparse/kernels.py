@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  20559e097517ecc9
-#   text hash     61854f8adf5f2421
+#   content hash  870cbd1d8ef42175
+#   text hash     68fcbe609f1eb335
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  20559e097517ecc9
-#   text hash     8f8f4de8249fc784
+#   content hash  870cbd1d8ef42175
+#   text hash     daebd237604b1277
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  20559e097517ecc9
-#   text hash     307a703fe8da8d57
+#   content hash  870cbd1d8ef42175
+#   text hash     d5de736a5345a3b2
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

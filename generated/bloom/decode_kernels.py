@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8e6d98c258fba25
-#   text hash     061f7265eb796aa5
+#   content hash  0e9b9e6232744172
+#   text hash     b7375b4085c6b78f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -349,6 +349,10 @@ def attend_split(
     tiles, b = tl.cdiv(longest * GROUP, BLOCK_M), tl.program_id(1)
     tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     slot, kv_h = rest % splits, rest // splits
+    if BLOCK_D <= 64:
+        # rows are short: key heads of the same keys, whose rows lie side by side, are read at the same time
+        Hkv = Hq // GROUP
+        kv_h, slot = rest % Hkv, rest // Hkv
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     k_begin = find_first_key(k_starts_ptr, b, k_len, k_places)
     count = q_len * GROUP

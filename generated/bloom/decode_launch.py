@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8e6d98c258fba25
-#   text hash     d3fbb53a84fd07c9
+#   content hash  0e9b9e6232744172
+#   text hash     a08d2d45fce23c6e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8e6d98c258fba25
-#   text hash     5c9d2048ff8d6206
+#   content hash  0e9b9e6232744172
+#   text hash     5e9440a8c68fcebb
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8e6d98c258fba25
-#   text hash     45338ac11bec6547
+#   content hash  0e9b9e6232744172
+#   text hash     7ca86fba6916b9e9
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

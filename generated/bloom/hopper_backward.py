@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8e6d98c258fba25
-#   text hash     c9d456d4055ed29b
+#   content hash  0e9b9e6232744172
+#   text hash     d256762e1997a900
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

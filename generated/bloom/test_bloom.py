@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8e6d98c258fba25
-#   text hash     d889f9794e7fb436
+#   content hash  0e9b9e6232744172
+#   text hash     3e3efed7d1ad7a67
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3ecfed2ef76b350
-#   text hash     0eab8fdbce7fd8d4
+#   content hash  ebdcbb162cbbc3fc
+#   text hash     8d5448049ac41682
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3ecfed2ef76b350
-#   text hash     3ba33be3d5f1253b
+#   content hash  ebdcbb162cbbc3fc
+#   text hash     6f46a3ecb55b3567
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

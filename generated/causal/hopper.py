@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3ecfed2ef76b350
-#   text hash     44ac58525e496278
+#   content hash  ebdcbb162cbbc3fc
+#   text hash     bd0d31a1b0c6093a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

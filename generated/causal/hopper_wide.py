@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3ecfed2ef76b350
-#   text hash     bebf1b251dcd3e37
+#   content hash  ebdcbb162cbbc3fc
+#   text hash     d7b3fb155b986b4d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3ecfed2ef76b350
-#   text hash     62895c0b8d7c9321
+#   content hash  ebdcbb162cbbc3fc
+#   text hash     e46cb8f690192ea9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

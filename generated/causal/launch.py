@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3ecfed2ef76b350
-#   text hash     5c34834c65130300
+#   content hash  ebdcbb162cbbc3fc
+#   text hash     df8b9f0dfe532ab7
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

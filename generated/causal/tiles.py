@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3ecfed2ef76b350
-#   text hash     13806c7028cc8c3c
+#   content hash  ebdcbb162cbbc3fc
+#   text hash     f2c98d366ce8695d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c0f27c3e0ac0cde4
-#   text hash     dd64de28571c5cb4
+#   content hash  7873ff51545eab62
+#   text hash     a5aef9c1c9d4be3d
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c0f27c3e0ac0cde4
-#   text hash     415dd82680d806b9
+#   content hash  7873ff51545eab62
+#   text hash     543bef9868896fe5
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c0f27c3e0ac0cde4
-#   text hash     8fb8ca1a34ca3f0b
+#   content hash  7873ff51545eab62
+#   text hash     0461d1c89176b25e
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

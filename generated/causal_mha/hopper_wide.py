@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c0f27c3e0ac0cde4
-#   text hash     4430807f36919afb
+#   content hash  7873ff51545eab62
+#   text hash     ed6512db975daa82
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

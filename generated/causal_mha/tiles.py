@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c0f27c3e0ac0cde4
-#   text hash     cf6b849f441a16ef
+#   content hash  7873ff51545eab62
+#   text hash     e0c0780fcd802a42
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3a198b1c2ef6c4b
-#   text hash     aa824e1c939d7260
+#   content hash  ce3534f8ca00d084
+#   text hash     4c57260409898469
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3a198b1c2ef6c4b
-#   text hash     6c29f2d406f9993c
+#   content hash  ce3534f8ca00d084
+#   text hash     e4c1b8eb092dca9b
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3a198b1c2ef6c4b
-#   text hash     ce7c726a92fb2bb1
+#   content hash  ce3534f8ca00d084
+#   text hash     6205e971ffcc80e7
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

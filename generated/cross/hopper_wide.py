@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3a198b1c2ef6c4b
-#   text hash     38b7099b5febab7d
+#   content hash  ce3534f8ca00d084
+#   text hash     73774b573745fc76
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3a198b1c2ef6c4b
-#   text hash     8b2c935bbf687d13
+#   content hash  ce3534f8ca00d084
+#   text hash     dcc28aa79137389b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

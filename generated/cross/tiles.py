@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3a198b1c2ef6c4b
-#   text hash     261af25060acd89a
+#   content hash  ce3534f8ca00d084
+#   text hash     a98b210293557fe2
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45d84d83b5cad304
-#   text hash     9145852e464b5d88
+#   content hash  f9ad6fc4adbf87f6
+#   text hash     4658c2184140d0aa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45d84d83b5cad304
-#   text hash     9466abc5dd1d448d
+#   content hash  f9ad6fc4adbf87f6
+#   text hash     8d853f51ef42b32e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

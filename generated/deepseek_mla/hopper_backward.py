@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45d84d83b5cad304
-#   text hash     e164781ec2de485c
+#   content hash  f9ad6fc4adbf87f6
+#   text hash     932f48c19c75e871
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45d84d83b5cad304
-#   text hash     1fffff814bd65ed7
+#   content hash  f9ad6fc4adbf87f6
+#   text hash     69e3c770d632a262
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45d84d83b5cad304
-#   text hash     9b4814f139015c47
+#   content hash  f9ad6fc4adbf87f6
+#   text hash     98cd162a4e71a85e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  efe71270bff6b1d4
-#   text hash     b684cb24fef3b4e2
+#   content hash  19235544fa303117
+#   text hash     ed930e6e585393c4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  efe71270bff6b1d4
-#   text hash     34ef5e5e01fbf8ea
+#   content hash  19235544fa303117
+#   text hash     bc5a555a394d83c9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

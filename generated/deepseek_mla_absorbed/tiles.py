@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  efe71270bff6b1d4
-#   text hash     aff09cc3e7a9a801
+#   content hash  19235544fa303117
+#   text hash     1f73c23b32038460
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af9094cdb84add09
-#   text hash     6c287d850f2492c6
+#   content hash  e537e4142cf0e902
+#   text hash     bf3da4915e8463d2
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

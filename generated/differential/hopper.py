@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af9094cdb84add09
-#   text hash     340f93fc1c9a5dd4
+#   content hash  e537e4142cf0e902
+#   text hash     4eb446df9985f2da
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

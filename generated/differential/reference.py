@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af9094cdb84add09
-#   text hash     1c528b510dc0fc0b
+#   content hash  e537e4142cf0e902
+#   text hash     84219bdf34978e59
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af9094cdb84add09
-#   text hash     93a43caeb3adce2f
+#   content hash  e537e4142cf0e902
+#   text hash     322057b68dc0aa6d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af9094cdb84add09
-#   text hash     f77f14ee2e1cdc1e
+#   content hash  e537e4142cf0e902
+#   text hash     6a0163895a1dff9b
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f84bd436d293aa0a
-#   text hash     3dff31d8e6520ad3
+#   content hash  b4192278734dd8c9
+#   text hash     cbba49c29d9ecd5d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

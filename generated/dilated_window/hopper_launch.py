@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f84bd436d293aa0a
-#   text hash     249592f9d702b462
+#   content hash  b4192278734dd8c9
+#   text hash     ddb7ff9329f3daf4
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f84bd436d293aa0a
-#   text hash     c0f167a13fe0feb3
+#   content hash  b4192278734dd8c9
+#   text hash     03a650229370a1b4
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f84bd436d293aa0a
-#   text hash     b3642b1efb3f9eed
+#   content hash  b4192278734dd8c9
+#   text hash     11dac4f1882773fc
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f84bd436d293aa0a
-#   text hash     8ce3a1d2103bb13f
+#   content hash  b4192278734dd8c9
+#   text hash     41378741b18786c3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

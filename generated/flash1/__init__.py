@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c07c192acce0a21
-#   text hash     775f85a3b971f786
+#   content hash  8c6c973d26131980
+#   text hash     a4122ca434dc5a87
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

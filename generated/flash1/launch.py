@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c07c192acce0a21
-#   text hash     fef7452fbbc15d46
+#   content hash  8c6c973d26131980
+#   text hash     c4300b32f2970563
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c07c192acce0a21
-#   text hash     5ccff974020f2ceb
+#   content hash  8c6c973d26131980
+#   text hash     084ad62a97e29d25
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b651be3467529d0c
-#   text hash     3a8e540e716c8f55
+#   content hash  b33dd1388f7efa09
+#   text hash     9c56f5be42d889a4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4aff8c8741722e9
-#   text hash     a1c847a33dd43cb7
+#   content hash  1aa6c9c31e6fcbbf
+#   text hash     dd0d2f5f989a866f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

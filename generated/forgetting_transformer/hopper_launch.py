@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4aff8c8741722e9
-#   text hash     f8cb8cb7f87ceec1
+#   content hash  1aa6c9c31e6fcbbf
+#   text hash     c4142b4455cfdcf6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

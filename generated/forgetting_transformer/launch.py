@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4aff8c8741722e9
-#   text hash     8b434e2310728f5b
+#   content hash  1aa6c9c31e6fcbbf
+#   text hash     0c83541b2c915da7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

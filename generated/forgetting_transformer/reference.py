@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4aff8c8741722e9
-#   text hash     a557ad83c7c77a20
+#   content hash  1aa6c9c31e6fcbbf
+#   text hash     847ffcee41bb0288
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4aff8c8741722e9
-#   text hash     4697bc9a7e0e0586
+#   content hash  1aa6c9c31e6fcbbf
+#   text hash     5fba1c52455d3d04
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b60f3198f241fc85
-#   text hash     41cdd68e04a44c02
+#   content hash  245a9536fb523233
+#   text hash     01703f5421c76fa8
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b60f3198f241fc85
-#   text hash     2b2874daea09b199
+#   content hash  245a9536fb523233
+#   text hash     5da9372b8892fcfc
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b60f3198f241fc85
-#   text hash     4095f2778209dbd5
+#   content hash  245a9536fb523233
+#   text hash     2fd1e2e6afe4ee87
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

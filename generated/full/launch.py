@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b60f3198f241fc85
-#   text hash     d514d499c6812d2f
+#   content hash  245a9536fb523233
+#   text hash     3fbd46637b7724eb
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b60f3198f241fc85
-#   text hash     da2380c4a85c7e47
+#   content hash  245a9536fb523233
+#   text hash     7eb3f5cb7b8b168d
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

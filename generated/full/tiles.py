@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b60f3198f241fc85
-#   text hash     ec64853ef5fbe638
+#   content hash  245a9536fb523233
+#   text hash     df95523472584dcc
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  988c6eec3b1fcca1
-#   text hash     9e266886d32efef0
+#   content hash  e2df63dff24b7c0c
+#   text hash     b1d17444f002f265
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  988c6eec3b1fcca1
-#   text hash     906aec851edfb999
+#   content hash  e2df63dff24b7c0c
+#   text hash     9ab87c5efd00fbb5
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  988c6eec3b1fcca1
-#   text hash     8b0c38a9b7d3fd17
+#   content hash  e2df63dff24b7c0c
+#   text hash     870775a68f327918
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  988c6eec3b1fcca1
-#   text hash     8e5e388f6ca8e7f0
+#   content hash  e2df63dff24b7c0c
+#   text hash     510ce838c2e107f4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  988c6eec3b1fcca1
-#   text hash     d02c780efd0291d0
+#   content hash  e2df63dff24b7c0c
+#   text hash     a729c21e22e231ff
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e7b49de630120c3
-#   text hash     e03a93a1e50832f9
+#   content hash  17cf5a42641051d9
+#   text hash     c9ab7665e769c588
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

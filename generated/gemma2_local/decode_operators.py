@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e7b49de630120c3
-#   text hash     dca15aba8af1ce85
+#   content hash  17cf5a42641051d9
+#   text hash     a83e17440e45b5b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e7b49de630120c3
-#   text hash     575a1451726a4dde
+#   content hash  17cf5a42641051d9
+#   text hash     4db8cf0943d7a793
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

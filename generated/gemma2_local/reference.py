@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e7b49de630120c3
-#   text hash     bbd160e1cded95bf
+#   content hash  17cf5a42641051d9
+#   text hash     4f7ff6dfa0c7bb89
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e7b49de630120c3
-#   text hash     05010fbccf8a031b
+#   content hash  17cf5a42641051d9
+#   text hash     7f8d7620c8c03ed0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3140f0880a8ceeb7
-#   text hash     b4a23f231f347176
+#   content hash  ed3849c19e646d46
+#   text hash     5942f11086c366f7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3140f0880a8ceeb7
-#   text hash     20b7002f082bb9d3
+#   content hash  ed3849c19e646d46
+#   text hash     4eb30c44f3ee485e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

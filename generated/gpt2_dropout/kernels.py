@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3140f0880a8ceeb7
-#   text hash     3d7b6be84afe605f
+#   content hash  ed3849c19e646d46
+#   text hash     6a4365aef28c8e0b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3140f0880a8ceeb7
-#   text hash     c21e6dcf2a56b522
+#   content hash  ed3849c19e646d46
+#   text hash     efd19c041daedb41
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

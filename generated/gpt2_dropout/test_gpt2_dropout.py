@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3140f0880a8ceeb7
-#   text hash     6d37350738dfc593
+#   content hash  ed3849c19e646d46
+#   text hash     076f2b44caf09bb0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0c88cc3221a681bf
-#   text hash     1c556adaeb1abe55
+#   content hash  507625a39198a117
+#   text hash     dd874fe6fabb6033
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0c88cc3221a681bf
-#   text hash     7458bf37e9fa9d60
+#   content hash  507625a39198a117
+#   text hash     dc2df07abb81b20a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

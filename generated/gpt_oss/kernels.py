@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0c88cc3221a681bf
-#   text hash     5168b527076272b1
+#   content hash  507625a39198a117
+#   text hash     d0dd4da70a880af9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0c88cc3221a681bf
-#   text hash     0f656aee23e2e952
+#   content hash  507625a39198a117
+#   text hash     b4fd2711c78b4147
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

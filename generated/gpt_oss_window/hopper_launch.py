@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b72b78eb7d18969b
-#   text hash     0d0cbcec22b6ef5c
+#   content hash  003d921843736c57
+#   text hash     0dafc869ec4bd973
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

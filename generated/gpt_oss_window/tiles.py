@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b72b78eb7d18969b
-#   text hash     61c9ee45b142e7d8
+#   content hash  003d921843736c57
+#   text hash     05cc32f69d91fa42
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

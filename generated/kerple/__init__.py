@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67778ec646a408de
-#   text hash     79f200a353b6c250
+#   content hash  b4ee05580bb395e8
+#   text hash     4df677441696e0f6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

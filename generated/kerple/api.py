@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67778ec646a408de
-#   text hash     e69bf1f63d77b16e
+#   content hash  b4ee05580bb395e8
+#   text hash     784bef3ad1d16a03
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

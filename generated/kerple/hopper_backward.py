@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67778ec646a408de
-#   text hash     75297c5380d92b58
+#   content hash  b4ee05580bb395e8
+#   text hash     7fa8ffe80c7448a8
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

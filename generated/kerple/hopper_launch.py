@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67778ec646a408de
-#   text hash     e8201a4d8f042e04
+#   content hash  b4ee05580bb395e8
+#   text hash     0355d14edaeaefd2
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67778ec646a408de
-#   text hash     434048e96738262e
+#   content hash  b4ee05580bb395e8
+#   text hash     bb663fd40763468c
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2c943dc9d4bdc13
-#   text hash     7bf5375380dbf7e8
+#   content hash  37f1448f007a9840
+#   text hash     25402fd9da9cb9f2
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2c943dc9d4bdc13
-#   text hash     e2641abb75700af9
+#   content hash  37f1448f007a9840
+#   text hash     8abd34bbac44d427
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -376,6 +376,10 @@ def attend_split(
     tiles, b = tl.cdiv(longest * GROUP, BLOCK_M), tl.program_id(1)
     tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     slot, kv_h = rest % splits, rest // splits
+    if BLOCK_D <= 64:
+        # rows are short: key heads of the same keys, whose rows lie side by side, are read at the same time
+        Hkv = Hq // GROUP
+        kv_h, slot = rest % Hkv, rest // Hkv
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     k_begin = find_first_key(k_starts_ptr, b, k_len, k_places)
     count = q_len * GROUP

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2c943dc9d4bdc13
-#   text hash     e4ad66b8aa61d57b
+#   content hash  37f1448f007a9840
+#   text hash     b009b53c18c4af1d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

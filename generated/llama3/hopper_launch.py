@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2c943dc9d4bdc13
-#   text hash     a93b04659af25691
+#   content hash  37f1448f007a9840
+#   text hash     8ba6e636edb0486b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2c943dc9d4bdc13
-#   text hash     2da6a7400ebfe09d
+#   content hash  37f1448f007a9840
+#   text hash     a5247e6ca07e746b
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b0b1725ac99708e2
-#   text hash     3af7b334ff0a7171
+#   content hash  b83deadee0f5c1ac
+#   text hash     20c34e02c10396bf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

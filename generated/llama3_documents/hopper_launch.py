@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b0b1725ac99708e2
-#   text hash     c64f1e2c49aa3e28
+#   content hash  b83deadee0f5c1ac
+#   text hash     234c64baaf0ee3f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

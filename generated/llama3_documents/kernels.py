@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b0b1725ac99708e2
-#   text hash     6ffae9c44933f96f
+#   content hash  b83deadee0f5c1ac
+#   text hash     96989ca8b9114137
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

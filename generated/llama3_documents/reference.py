@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b0b1725ac99708e2
-#   text hash     b707a1317a58381c
+#   content hash  b83deadee0f5c1ac
+#   text hash     df3d21a394b1c116
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

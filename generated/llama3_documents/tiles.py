@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b0b1725ac99708e2
-#   text hash     c2f1ec89124f37c8
+#   content hash  b83deadee0f5c1ac
+#   text hash     2bc205844d3f0645
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

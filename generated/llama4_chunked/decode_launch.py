@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9d323078c77c76de
-#   text hash     e2fec098a4778d81
+#   content hash  cbb4f9dbe39606a2
+#   text hash     a33fc68d3f6fe0ed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

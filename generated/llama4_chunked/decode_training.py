@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9d323078c77c76de
-#   text hash     76b7804f31a5f8fd
+#   content hash  cbb4f9dbe39606a2
+#   text hash     433698068ad0a499
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

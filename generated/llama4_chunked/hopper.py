@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9d323078c77c76de
-#   text hash     247bd0f6846e2d1f
+#   content hash  cbb4f9dbe39606a2
+#   text hash     8c76667a1ee14c3a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9d323078c77c76de
-#   text hash     7db6d735128831eb
+#   content hash  cbb4f9dbe39606a2
+#   text hash     eec417370c832b14
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9d323078c77c76de
-#   text hash     56515638cdade520
+#   content hash  cbb4f9dbe39606a2
+#   text hash     2376936ff36301f3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

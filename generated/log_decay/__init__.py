@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c16757c1696a445c
-#   text hash     570c059837cad20a
+#   content hash  83d509ebbb53f903
+#   text hash     0ec0c23a65248ed2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

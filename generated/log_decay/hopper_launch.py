@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c16757c1696a445c
-#   text hash     2a53513dba4d2d40
+#   content hash  83d509ebbb53f903
+#   text hash     514ea4efedad0259
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

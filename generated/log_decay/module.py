@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c16757c1696a445c
-#   text hash     c2fa1558c2896914
+#   content hash  83d509ebbb53f903
+#   text hash     16cf1103118f23f7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c16757c1696a445c
-#   text hash     b6de6ee8e0eea670
+#   content hash  83d509ebbb53f903
+#   text hash     df95a1de2447af08
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

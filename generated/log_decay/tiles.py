@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c16757c1696a445c
-#   text hash     01bba590d7f7baa7
+#   content hash  83d509ebbb53f903
+#   text hash     f77b45f6cf3ccded
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

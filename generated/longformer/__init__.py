@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd889a36fcc8463b
-#   text hash     139435f0af3eaf94
+#   content hash  128cb31edbbab416
+#   text hash     5b5cabd1fd3142a3
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd889a36fcc8463b
-#   text hash     e0ef647d98671d67
+#   content hash  128cb31edbbab416
+#   text hash     42fda81acbe5e217
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd889a36fcc8463b
-#   text hash     1ac1d76606d94aed
+#   content hash  128cb31edbbab416
+#   text hash     e24bcbdad4e46a57
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd889a36fcc8463b
-#   text hash     540bfcb24162e4d6
+#   content hash  128cb31edbbab416
+#   text hash     ac0c757994825574
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dd889a36fcc8463b
-#   text hash     2758a46da8d1407f
+#   content hash  128cb31edbbab416
+#   text hash     03aa91582749a78d
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

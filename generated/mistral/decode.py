@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e2438e9883fb7a4
-#   text hash     600e3923d9f037b3
+#   content hash  7b0fa8e89cf3e1a6
+#   text hash     2647f2dd4b78e1f5
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e2438e9883fb7a4
-#   text hash     5cdb0292ef626210
+#   content hash  7b0fa8e89cf3e1a6
+#   text hash     d3b28629fa312d6e
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

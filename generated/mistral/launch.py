@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e2438e9883fb7a4
-#   text hash     419e30d41236cbf1
+#   content hash  7b0fa8e89cf3e1a6
+#   text hash     1bce7de73180677c
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e2438e9883fb7a4
-#   text hash     147b6415b1c3fb4b
+#   content hash  7b0fa8e89cf3e1a6
+#   text hash     9929458d54e1cb41
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e2438e9883fb7a4
-#   text hash     b9eef493dd03d445
+#   content hash  7b0fa8e89cf3e1a6
+#   text hash     cde7d747dd38702c
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

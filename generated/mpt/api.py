@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a1c1f68e5c76795
-#   text hash     a42fdc6097e481ce
+#   content hash  388491da14c49188
+#   text hash     d458e018accdfd6d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a1c1f68e5c76795
-#   text hash     757dd181dd701266
+#   content hash  388491da14c49188
+#   text hash     de8cdd2090b002fc
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

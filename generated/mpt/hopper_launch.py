@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a1c1f68e5c76795
-#   text hash     0054efca792e4556
+#   content hash  388491da14c49188
+#   text hash     bd19df0226ffde3c
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

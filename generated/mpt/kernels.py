@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a1c1f68e5c76795
-#   text hash     e80bf7ce7d83f893
+#   content hash  388491da14c49188
+#   text hash     885aeb0e06cafddc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a1c1f68e5c76795
-#   text hash     074b8fd3f1c9e347
+#   content hash  388491da14c49188
+#   text hash     b1c40e0ab8d72ddb
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

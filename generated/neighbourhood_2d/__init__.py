@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  29d8f8061ca663f2
-#   text hash     77bafe73f10598f4
+#   content hash  54ead5af7e0c9aa5
+#   text hash     cabaeb385b8d7c47
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

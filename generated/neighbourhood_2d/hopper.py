@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  29d8f8061ca663f2
-#   text hash     fe7ac8850b114a4d
+#   content hash  54ead5af7e0c9aa5
+#   text hash     ef3b653b4b223852
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

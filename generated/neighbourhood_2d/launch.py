@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  29d8f8061ca663f2
-#   text hash     5260d7c1ec6d8033
+#   content hash  54ead5af7e0c9aa5
+#   text hash     c351e33875699e09
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

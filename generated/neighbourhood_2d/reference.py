@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  29d8f8061ca663f2
-#   text hash     52036fede886e65d
+#   content hash  54ead5af7e0c9aa5
+#   text hash     c85cc654e4b579a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  29d8f8061ca663f2
-#   text hash     f55a3b957c2c3bcd
+#   content hash  54ead5af7e0c9aa5
+#   text hash     34c0ec9fc2308dc7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80e43a05e1a2c4e9
-#   text hash     6729859bfeb96b65
+#   content hash  514f95dc87805cf2
+#   text hash     de6ac48df5f82ff6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80e43a05e1a2c4e9
-#   text hash     7a6fe1cfcd64c083
+#   content hash  514f95dc87805cf2
+#   text hash     8c04583118f8a099
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80e43a05e1a2c4e9
-#   text hash     1e17b12fb55d005d
+#   content hash  514f95dc87805cf2
+#   text hash     76e4e5521030abc1
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80e43a05e1a2c4e9
-#   text hash     173ddd5a6f164760
+#   content hash  514f95dc87805cf2
+#   text hash     617aebcf98ce3f50
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80e43a05e1a2c4e9
-#   text hash     98dbbfeea64d0190
+#   content hash  514f95dc87805cf2
+#   text hash     95a8c3cbc65305ab
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

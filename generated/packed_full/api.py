@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0b9ae98e459c2d5
-#   text hash     0ee09cb6834858aa
+#   content hash  e3938e9b29c1b36c
+#   text hash     2154e3feebb380be
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0b9ae98e459c2d5
-#   text hash     7926bb44a9018862
+#   content hash  e3938e9b29c1b36c
+#   text hash     697912828ac1f801
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0b9ae98e459c2d5
-#   text hash     442958fe6fb2ef17
+#   content hash  e3938e9b29c1b36c
+#   text hash     32192492c157540c
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

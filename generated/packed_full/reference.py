@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0b9ae98e459c2d5
-#   text hash     41ddc042edc5c44d
+#   content hash  e3938e9b29c1b36c
+#   text hash     9e15b3dae8d038da
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0b9ae98e459c2d5
-#   text hash     4fa547a5641806e4
+#   content hash  e3938e9b29c1b36c
+#   text hash     dd99407424743437
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

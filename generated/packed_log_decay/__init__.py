@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  468a428dc77d8c82
-#   text hash     4deaf10ad07ebdcd
+#   content hash  c1e41f2419539831
+#   text hash     441ebfdbfd2451e9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

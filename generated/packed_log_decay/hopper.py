@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  468a428dc77d8c82
-#   text hash     b0d73f792f6abc67
+#   content hash  c1e41f2419539831
+#   text hash     68dd0be417f8b855
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  468a428dc77d8c82
-#   text hash     a1fd85a70cdb1763
+#   content hash  c1e41f2419539831
+#   text hash     adb24885629923e4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

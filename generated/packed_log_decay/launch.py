@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  468a428dc77d8c82
-#   text hash     5c8e9a5f2e77e5d7
+#   content hash  c1e41f2419539831
+#   text hash     190bf89a3a5e9916
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

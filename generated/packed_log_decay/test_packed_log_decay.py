@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  468a428dc77d8c82
-#   text hash     891e112ab5dedc1a
+#   content hash  c1e41f2419539831
+#   text hash     b3b8994740e8ed4d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

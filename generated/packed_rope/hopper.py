@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7793fc4e8fee497
-#   text hash     d113bc43fe374f71
+#   content hash  6cac1721906cfd55
+#   text hash     d2ec638b85533b45
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

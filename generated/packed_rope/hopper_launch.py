@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7793fc4e8fee497
-#   text hash     cccf8817b82e4aeb
+#   content hash  6cac1721906cfd55
+#   text hash     7f9743513fc1ea57
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7793fc4e8fee497
-#   text hash     db75a8340a63e553
+#   content hash  6cac1721906cfd55
+#   text hash     5e2a02b838213e96
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7793fc4e8fee497
-#   text hash     937fb5faa226f4f1
+#   content hash  6cac1721906cfd55
+#   text hash     a71d428e7b77b204
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

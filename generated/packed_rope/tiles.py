@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7793fc4e8fee497
-#   text hash     e56ce9e2e0b04d66
+#   content hash  6cac1721906cfd55
+#   text hash     7d8dd0494f468a4f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

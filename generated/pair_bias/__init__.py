@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a55dba71eb36c986
-#   text hash     9535e6765b4c3fb0
+#   content hash  6d3662d6a321034e
+#   text hash     7d28bd0bbe8b8787
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a55dba71eb36c986
-#   text hash     26ac9a0540e88817
+#   content hash  6d3662d6a321034e
+#   text hash     248196b5876bce74
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a55dba71eb36c986
-#   text hash     04238d10f21a8eee
+#   content hash  6d3662d6a321034e
+#   text hash     40d9a6fe5b2b8d80
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

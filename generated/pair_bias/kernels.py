@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a55dba71eb36c986
-#   text hash     719916b5fef0a3bb
+#   content hash  6d3662d6a321034e
+#   text hash     1b1b45bfbe75b941
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a55dba71eb36c986
-#   text hash     d95265791c20074f
+#   content hash  6d3662d6a321034e
+#   text hash     182e4f51187c1d33
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

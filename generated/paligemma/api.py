@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  49389501d362a44f
-#   text hash     ae1069356c7df7f5
+#   content hash  58bfbadfa829eef3
+#   text hash     f176ea3dd033964d
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  49389501d362a44f
-#   text hash     d5bc82d93bc67c3a
+#   content hash  58bfbadfa829eef3
+#   text hash     fcf9039e1b7995c3
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  49389501d362a44f
-#   text hash     6aa798398d35023e
+#   content hash  58bfbadfa829eef3
+#   text hash     94a6b66165ac3b72
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

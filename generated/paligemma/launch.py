@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  49389501d362a44f
-#   text hash     b070c40bee6da65a
+#   content hash  58bfbadfa829eef3
+#   text hash     78f0d1a83d90de57
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

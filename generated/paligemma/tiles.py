@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  49389501d362a44f
-#   text hash     60f48db85a6e09d8
+#   content hash  58bfbadfa829eef3
+#   text hash     514eb1aa6694d718
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3164bfa43508ba7
-#   text hash     b3981295b37e54c8
+#   content hash  a7502299abf533a9
+#   text hash     d3d093a1b50ed8dd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

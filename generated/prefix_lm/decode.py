@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3164bfa43508ba7
-#   text hash     a396bc808e2042c3
+#   content hash  a7502299abf533a9
+#   text hash     752eae2364e4f7d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

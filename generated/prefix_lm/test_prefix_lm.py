@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3164bfa43508ba7
-#   text hash     d615fd1d4b180205
+#   content hash  a7502299abf533a9
+#   text hash     e9c7acba1a5834c6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

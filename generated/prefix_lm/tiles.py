@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3164bfa43508ba7
-#   text hash     0631854aa08f8d20
+#   content hash  a7502299abf533a9
+#   text hash     95d430eba3f21a86
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3164bfa43508ba7
-#   text hash     ec8a0d894031f77d
+#   content hash  a7502299abf533a9
+#   text hash     fb85e3f226db871f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

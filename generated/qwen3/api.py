@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c23521a880a1d064
-#   text hash     ecbc1b99f284d8c9
+#   content hash  ddfeb931a36272b4
+#   text hash     138c39cf91cc351b
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c23521a880a1d064
-#   text hash     1d6c64d4cf48ddb4
+#   content hash  ddfeb931a36272b4
+#   text hash     d573c598b3abb53f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

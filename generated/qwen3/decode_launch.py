@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c23521a880a1d064
-#   text hash     d00b7564807ed8ad
+#   content hash  ddfeb931a36272b4
+#   text hash     2da635bcea519722
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c23521a880a1d064
-#   text hash     d0b0ee64ef282d8a
+#   content hash  ddfeb931a36272b4
+#   text hash     bd814206e6724850
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

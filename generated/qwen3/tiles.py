@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c23521a880a1d064
-#   text hash     346dd74dc9d1fd78
+#   content hash  ddfeb931a36272b4
+#   text hash     adaae6710d121075
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  30dea41b55e4dc42
-#   text hash     2223cd404a175c68
+#   content hash  d87e6797d3efcc2c
+#   text hash     fbac95f5a9c20960
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  30dea41b55e4dc42
-#   text hash     d5501f357a65d8e7
+#   content hash  d87e6797d3efcc2c
+#   text hash     1c13169ab70e74bd
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  30dea41b55e4dc42
-#   text hash     4c30df996bc0d26f
+#   content hash  d87e6797d3efcc2c
+#   text hash     d953ad1d026c6182
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

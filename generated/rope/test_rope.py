@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  30dea41b55e4dc42
-#   text hash     17a4075e6dfcb9c1
+#   content hash  d87e6797d3efcc2c
+#   text hash     9afc3550d7a7b20f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

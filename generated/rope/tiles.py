@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  30dea41b55e4dc42
-#   text hash     b267f7757aa6cd70
+#   content hash  d87e6797d3efcc2c
+#   text hash     51237baf095884c5
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7ba6d92b33709d62
-#   text hash     97b03bb994e3b747
+#   content hash  6ea02b1a9d357caf
+#   text hash     87ee7c19a4caec2b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

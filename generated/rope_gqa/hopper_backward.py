@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7ba6d92b33709d62
-#   text hash     e5781226fca10fab
+#   content hash  6ea02b1a9d357caf
+#   text hash     bb51aa015f989612
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7ba6d92b33709d62
-#   text hash     331b6c8a38892a4d
+#   content hash  6ea02b1a9d357caf
+#   text hash     9fbc8555f6114870
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7ba6d92b33709d62
-#   text hash     2fb1cbb58f462a03
+#   content hash  6ea02b1a9d357caf
+#   text hash     91482c1d50bccc93
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7ba6d92b33709d62
-#   text hash     2bab51a711a5cf98
+#   content hash  6ea02b1a9d357caf
+#   text hash     28364f530c952998
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

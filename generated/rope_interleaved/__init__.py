@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d43de96bcd1ec4f
-#   text hash     5ac33beb44bb664d
+#   content hash  bff795851dff824a
+#   text hash     a16568c1d572f5d7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d43de96bcd1ec4f
-#   text hash     281e66d1eb5c2e51
+#   content hash  bff795851dff824a
+#   text hash     5b6a3746570cf0c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

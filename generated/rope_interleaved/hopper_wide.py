@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d43de96bcd1ec4f
-#   text hash     560bcfd2a6486eef
+#   content hash  bff795851dff824a
+#   text hash     6c8f8c21a68b792f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d43de96bcd1ec4f
-#   text hash     29fc4310e1072597
+#   content hash  bff795851dff824a
+#   text hash     3270886737b6802c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d43de96bcd1ec4f
-#   text hash     a53cfe471b37fc69
+#   content hash  bff795851dff824a
+#   text hash     2243cdfb70d57a83
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

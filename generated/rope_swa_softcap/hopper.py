@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5f275b8dc6079b89
-#   text hash     cd8caa8936ebfa6d
+#   content hash  c3d0738f80b7cba6
+#   text hash     f0b94f59dc93cc35
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5f275b8dc6079b89
-#   text hash     a11c0fe6f9300ae9
+#   content hash  c3d0738f80b7cba6
+#   text hash     40c956d5aac1048e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

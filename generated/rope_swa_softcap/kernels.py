@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5f275b8dc6079b89
-#   text hash     61a5a6e24f596c3e
+#   content hash  c3d0738f80b7cba6
+#   text hash     9f2d8cc5254f5065
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

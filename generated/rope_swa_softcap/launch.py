@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5f275b8dc6079b89
-#   text hash     ee880d92418ca582
+#   content hash  c3d0738f80b7cba6
+#   text hash     59e8ed456a5884e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

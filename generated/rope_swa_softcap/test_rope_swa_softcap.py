@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5f275b8dc6079b89
-#   text hash     607bc1426f85e91c
+#   content hash  c3d0738f80b7cba6
+#   text hash     a6bd670bff0bbb7b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e27719b581dbc55
-#   text hash     ba33393bc48bbdbc
+#   content hash  2fb01477600f562e
+#   text hash     7e72047d92bf5ba3
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

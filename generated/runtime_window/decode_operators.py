@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e27719b581dbc55
-#   text hash     9c07388e546445a6
+#   content hash  2fb01477600f562e
+#   text hash     a8808a198fb955d4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

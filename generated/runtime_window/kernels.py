@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e27719b581dbc55
-#   text hash     79d5a83bf4908e35
+#   content hash  2fb01477600f562e
+#   text hash     d450e2259cdb0858
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

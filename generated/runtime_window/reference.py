@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0e27719b581dbc55
-#   text hash     316162fd10a95ee2
+#   content hash  2fb01477600f562e
+#   text hash     cee1d71188d7d7d2
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

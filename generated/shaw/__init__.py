@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  588849324fc1e52f
-#   text hash     d7956763a2ce98fa
+#   content hash  f369afb4bb6dcef4
+#   text hash     9bdb5b3d063e3154
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

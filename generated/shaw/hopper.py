@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  588849324fc1e52f
-#   text hash     d2ab1732ae6a138d
+#   content hash  f369afb4bb6dcef4
+#   text hash     4a3e5687caa84723
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  588849324fc1e52f
-#   text hash     face2c2740dd09a8
+#   content hash  f369afb4bb6dcef4
+#   text hash     9eb2e841387866e9
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  588849324fc1e52f
-#   text hash     4cd8511063fe225c
+#   content hash  f369afb4bb6dcef4
+#   text hash     1ff15bf3e09c6a9b
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

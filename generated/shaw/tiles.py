@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  588849324fc1e52f
-#   text hash     7eec016b38263447
+#   content hash  f369afb4bb6dcef4
+#   text hash     fb6445ff56eee60e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

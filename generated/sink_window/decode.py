@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6b56330ffe67b770
-#   text hash     e6d38ca597df41b5
+#   content hash  99c83c04299e24a5
+#   text hash     e2951b7c36ffc6c0
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6b56330ffe67b770
-#   text hash     0befd3c1d8656dd8
+#   content hash  99c83c04299e24a5
+#   text hash     c34d9413da090ce4
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6b56330ffe67b770
-#   text hash     6336b2c8d3b71003
+#   content hash  99c83c04299e24a5
+#   text hash     db0d75f96bc7534b
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

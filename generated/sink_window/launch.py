@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6b56330ffe67b770
-#   text hash     38c1030817c457fb
+#   content hash  99c83c04299e24a5
+#   text hash     adc8d60ea694a11e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6b56330ffe67b770
-#   text hash     45250b34071403b4
+#   content hash  99c83c04299e24a5
+#   text hash     13bf11c3b6336873
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c027b5e4bf2666b
-#   text hash     3dc23f42d614f617
+#   content hash  5a47bc3b5faa885b
+#   text hash     8d9a1b715c0549db
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

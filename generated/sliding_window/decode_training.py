@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c027b5e4bf2666b
-#   text hash     2adc37f7c0ec0692
+#   content hash  5a47bc3b5faa885b
+#   text hash     e17f409da494a3c1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

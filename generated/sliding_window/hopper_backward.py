@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c027b5e4bf2666b
-#   text hash     009e323dbce3067a
+#   content hash  5a47bc3b5faa885b
+#   text hash     f512f775f631ca31
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c027b5e4bf2666b
-#   text hash     87689e404b33460f
+#   content hash  5a47bc3b5faa885b
+#   text hash     bacd71c5e6c3cf52
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c027b5e4bf2666b
-#   text hash     7ca9cf46ed0f3d9d
+#   content hash  5a47bc3b5faa885b
+#   text hash     968a1e6a3d8ebc0d
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

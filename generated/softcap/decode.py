@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67497e9f7b2ec765
-#   text hash     7c9bcec1d0afe09a
+#   content hash  c0d1f4004da1f6e2
+#   text hash     cf84b84fd471ed7a
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67497e9f7b2ec765
-#   text hash     d6071c6ba3c0d686
+#   content hash  c0d1f4004da1f6e2
+#   text hash     66a79ddc23ff0717
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

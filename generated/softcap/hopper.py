@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67497e9f7b2ec765
-#   text hash     9c475c8f3a91c215
+#   content hash  c0d1f4004da1f6e2
+#   text hash     fe7f1e2b24aec32c
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

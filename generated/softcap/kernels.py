@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67497e9f7b2ec765
-#   text hash     f2d67e9cd3d444e3
+#   content hash  c0d1f4004da1f6e2
+#   text hash     0eacbd372f9b383b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

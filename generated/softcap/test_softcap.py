@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67497e9f7b2ec765
-#   text hash     8adcd1516debdccd
+#   content hash  c0d1f4004da1f6e2
+#   text hash     e68749574dd71e34
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

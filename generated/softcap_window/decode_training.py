@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  072ba07597c09599
-#   text hash     b8fc3d17ff63a82b
+#   content hash  c9c9927a98c2f61c
+#   text hash     6c7b62f0c23bde0b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

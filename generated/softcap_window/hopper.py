@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  072ba07597c09599
-#   text hash     02df72583e375a87
+#   content hash  c9c9927a98c2f61c
+#   text hash     8bc0538d3c89af15
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  072ba07597c09599
-#   text hash     78c1746de2013f97
+#   content hash  c9c9927a98c2f61c
+#   text hash     22bb02d17d6b3d0c
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  072ba07597c09599
-#   text hash     eb8e242f28fc3be8
+#   content hash  c9c9927a98c2f61c
+#   text hash     8d8061467cf08a78
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  072ba07597c09599
-#   text hash     3cc8c0c68462a256
+#   content hash  c9c9927a98c2f61c
+#   text hash     1c8f436ea1ec16a4
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  906b9cdf6013f249
-#   text hash     04b4c74bc5115d8e
+#   content hash  e9044e45d2083d83
+#   text hash     fe25474dba194c5f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

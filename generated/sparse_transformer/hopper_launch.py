@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  906b9cdf6013f249
-#   text hash     1da3889060855053
+#   content hash  e9044e45d2083d83
+#   text hash     33abf3405bd3eee3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  906b9cdf6013f249
-#   text hash     106727154fa5c948
+#   content hash  e9044e45d2083d83
+#   text hash     ebb28e7293e1f832
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  906b9cdf6013f249
-#   text hash     35278efc1e936428
+#   content hash  e9044e45d2083d83
+#   text hash     fec3dfce31e4bf09
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

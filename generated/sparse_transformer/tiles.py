@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  906b9cdf6013f249
-#   text hash     fb127e36e6ab8f09
+#   content hash  e9044e45d2083d83
+#   text hash     45afcf540b75a078
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  89cddb6a188ed517
-#   text hash     e75492f2bb62ba99
+#   content hash  e405fc00f492bcb0
+#   text hash     1b25352a69ad028d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

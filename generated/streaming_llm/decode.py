@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  89cddb6a188ed517
-#   text hash     5d3091d837ff6187
+#   content hash  e405fc00f492bcb0
+#   text hash     7d9934ead973c5f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

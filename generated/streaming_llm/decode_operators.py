@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  89cddb6a188ed517
-#   text hash     5455381c7f2af342
+#   content hash  e405fc00f492bcb0
+#   text hash     0f45d848e8058394
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  89cddb6a188ed517
-#   text hash     7d800e8cb020d544
+#   content hash  e405fc00f492bcb0
+#   text hash     56033bae130b3ef4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

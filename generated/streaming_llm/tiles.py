@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  89cddb6a188ed517
-#   text hash     31b1235843498263
+#   content hash  e405fc00f492bcb0
+#   text hash     ee6b262cfdbaed86
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

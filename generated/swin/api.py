@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af6d57dbe6094706
-#   text hash     77164a796ce6ca19
+#   content hash  dd05e894a9b7c657
+#   text hash     559618a81978df5f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af6d57dbe6094706
-#   text hash     8e9f696df14757a7
+#   content hash  dd05e894a9b7c657
+#   text hash     07f1407866857c05
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

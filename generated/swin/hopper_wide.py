@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af6d57dbe6094706
-#   text hash     24a718e0d10546f9
+#   content hash  dd05e894a9b7c657
+#   text hash     09033939b3a522de
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

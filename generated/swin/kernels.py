@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af6d57dbe6094706
-#   text hash     58387ab3a4e0ce2b
+#   content hash  dd05e894a9b7c657
+#   text hash     54f2f21cdaf25bbf
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af6d57dbe6094706
-#   text hash     ef5dc9e5b44772d4
+#   content hash  dd05e894a9b7c657
+#   text hash     f52727d9ed9f0685
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

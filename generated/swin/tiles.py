@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af6d57dbe6094706
-#   text hash     65d19f0ae147a089
+#   content hash  dd05e894a9b7c657
+#   text hash     39827d1a0d51e519
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

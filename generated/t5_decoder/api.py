@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fdeff3ba26b021c3
-#   text hash     56bd7b1fc9f31e04
+#   content hash  d15f0a520229fdb9
+#   text hash     402195a0b5eb6e4f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fdeff3ba26b021c3
-#   text hash     6d91edd770918533
+#   content hash  d15f0a520229fdb9
+#   text hash     7a809a86941f75ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

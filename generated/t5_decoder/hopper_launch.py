@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fdeff3ba26b021c3
-#   text hash     e59c52227fcd4340
+#   content hash  d15f0a520229fdb9
+#   text hash     0fc0347e04de46fd
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

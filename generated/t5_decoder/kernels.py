@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fdeff3ba26b021c3
-#   text hash     d6d976e72e10c0c8
+#   content hash  d15f0a520229fdb9
+#   text hash     54cad49092f650d1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

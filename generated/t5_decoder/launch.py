@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fdeff3ba26b021c3
-#   text hash     428f3ec89e750e73
+#   content hash  d15f0a520229fdb9
+#   text hash     f49aa6d353ac5c7a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a738db14a5216b05
-#   text hash     bf55518a7237e326
+#   content hash  dca8dbca74e79546
+#   text hash     01fc3a5cd7fd8f5b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

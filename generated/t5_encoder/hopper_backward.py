@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a738db14a5216b05
-#   text hash     4cd3f4ad366fc390
+#   content hash  dca8dbca74e79546
+#   text hash     30c7d58050e3c287
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a738db14a5216b05
-#   text hash     3f1409c44391ec03
+#   content hash  dca8dbca74e79546
+#   text hash     23c45b70931f5173
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

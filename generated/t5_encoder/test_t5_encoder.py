@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a738db14a5216b05
-#   text hash     8bdcf1f1b56489f2
+#   content hash  dca8dbca74e79546
+#   text hash     ed4a634ce0c21034
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a738db14a5216b05
-#   text hash     173207ee5e823fbf
+#   content hash  dca8dbca74e79546
+#   text hash     64a986ad3dfb14a7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  838dfd9135d20a6b
-#   text hash     59bdb2b6d09b6576
+#   content hash  3a4c9f511cd223fe
+#   text hash     8f4f39ea859e7fdb
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

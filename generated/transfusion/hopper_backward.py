@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  838dfd9135d20a6b
-#   text hash     f2b3d9972df9cef7
+#   content hash  3a4c9f511cd223fe
+#   text hash     a0ae38c1e3069b4d
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  838dfd9135d20a6b
-#   text hash     a3b117d96a06bd08
+#   content hash  3a4c9f511cd223fe
+#   text hash     cf1688265d46b97f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

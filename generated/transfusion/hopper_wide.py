@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  838dfd9135d20a6b
-#   text hash     3460da0aac7c1612
+#   content hash  3a4c9f511cd223fe
+#   text hash     9acec94f667febfd
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

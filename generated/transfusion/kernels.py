@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  838dfd9135d20a6b
-#   text hash     ccef5543d41d20eb
+#   content hash  3a4c9f511cd223fe
+#   text hash     662a39a8f1f76dca
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

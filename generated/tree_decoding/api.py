@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2bed623aae68c466
-#   text hash     625ca149fb666247
+#   content hash  bf540099fab4c98d
+#   text hash     8f3647a5a51fcf12
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2bed623aae68c466
-#   text hash     13a185ae89a721f1
+#   content hash  bf540099fab4c98d
+#   text hash     1f0fec1c6631e107
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

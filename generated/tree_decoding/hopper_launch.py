@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2bed623aae68c466
-#   text hash     8d9df644368b95e9
+#   content hash  bf540099fab4c98d
+#   text hash     f5c0df5ef2e68117
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2bed623aae68c466
-#   text hash     8a036bbc20945add
+#   content hash  bf540099fab4c98d
+#   text hash     21f7962769b63af5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -126,7 +126,8 @@ def test_products_of_wide_heads_leave_out_empty_columns(
 @pytest.mark.parametrize(
     ("name", "kernel", "size", "constants", "said"),
     [
-        ("log_decay", "hopper.forward", 128, {"STAGES": 1}, "takes two stages"),
+        ("transfusion", "hopper.forward", 128, {"STAGES": 1}, "takes two stages"),
+        ("log_decay", "hopper.forward", 128, {"STAGES": 1}, ""),
         ("causal", "hopper.forward", 128, {"STAGES": 1}, ""),
         ("causal", "hopper_backward.backward", 64, {"BLOCK_M": 64}, "two workers"),
         ("causal", "hopper_backward.backward", 128, {"BLOCK_N": 64}, "two workers"),

@@ -1,9 +1,10 @@
-"""Conditions where they meet tiles: comparisons of single floats, which the interpreter spreads as floats."""
+"""Conditions where they meet tiles: single floats, which the interpreter spreads as floats, and keys behind a query."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
 
 Reach = Callable[[Node], Collection[str]]
@@ -31,3 +32,14 @@ def as_bool(node: Node) -> Node:
         return node
     truths = tuple(Node("num", (), value, "bool") for value in (True, False))
     return Node("where", (node, *truths), None, "bool")
+
+
+def hides_late_keys(keep: Node) -> bool:
+    """True if a condition plainly hides all keys behind a query."""
+    if keep.op == "and":
+        return any(map(hides_late_keys, keep.args))
+    if keep.op not in ("<", "<=", ">", ">=") or any(arg.type != "int" for arg in keep.args):
+        return False
+    low, high = map(linear, keep.args if keep.op in ("<", "<=") else reversed(keep.args))
+    ahead = low - high - (linear(variable("k")) - linear(variable("q")))
+    return not ahead.terms and ahead.constant >= (0 if "=" in keep.op else -1)

@@ -17,6 +17,7 @@ from ..expressions.inputs import Input
 from ..expressions.linear_forms import linear, number
 from ..expressions.tree import SCORE, Node
 from ..language.spec import MaskTerm, ScoreTerm, Spec
+from .conditions import hides_late_keys
 
 REST, BEGIN, END = 1, 2, 3
 # exp(-4096) is 0 in every type, and 4096 times float32's precision is little
@@ -116,13 +117,7 @@ def _holds(node: Node) -> bool:
 
 
 def _causal(spec: Spec) -> bool:
-    return any(_ends_at_query(mask.keep) for mask in spec.masks)
-
-
-def _ends_at_query(node: Node) -> bool:
-    if node.op == "and":
-        return any(map(_ends_at_query, node.args))
-    return node == Node("<=", (_K, _Q), None, "bool")
+    return any(hides_late_keys(mask.keep) for mask in spec.masks)
 
 
 def _part(given: Input, word: str, part: int) -> Input:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from .conditions import hides_late_keys
 from .kernel_terms import KernelTerms
 from .statements import Statement
 
@@ -32,7 +33,5 @@ def key_bounds(terms: KernelTerms) -> tuple[str, ...]:
 
     Rows behind the last query may see keys behind the last one then, and nothing that they make is stored.
     """
-    plain = {("<=", "k", "q"), ("<", "k", "q"), (">=", "q", "k"), (">", "q", "k")}
-    said = (part for m in terms.spec.masks for part in (m.keep.args if m.keep.op == "and" else (m.keep,)))
-    hides_late = any((part.op, *(arg.value for arg in part.args)) in plain for part in said)
-    return () if hides_late else (f"(k_pos < k_len){terms.way('k')}",)
+    hidden = any(hides_late_keys(mask.keep) for mask in terms.spec.masks)
+    return () if hidden else (f"(k_pos < k_len){terms.way('k')}",)

@@ -1,0 +1,35 @@
+"""Masks that plainly hide all keys behind a query: kernels need no bound of keys beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnforge.language import spec
+from attnforge.plan import plan, visibility
+from attnforge.plan.conditions import hides_late_keys
+
+
+@pytest.mark.parametrize(
+    ("mask", "hides"),
+    [
+        ("k <= q", True),
+        ("q >= k", True),
+        ("k < q", True),
+        ("k < q + 1", True),
+        ("q - k > -1", True),
+        ("k + 3 <= q", True),
+        ("k <= q and q - k < 9", True),
+        ("k <= q + 1", False),
+        ("k < q + 2", False),
+        ("q <= k", False),
+        ("abs(q - k) < 5", False),
+        ("k <= q or k < 4", False),
+    ],
+)
+def test_masks_that_hide_late_keys_need_no_bound(mask: str, hides: bool) -> None:
+    text = f'name: mine\ndescription: A trial.\nmask: [{{expr: "{mask}"}}]\n'
+    found = plan.build(spec.loads(text, Path(), shown="mine.yaml"))
+    assert [hides_late_keys(one.keep) for one in found.spec.masks] == [hides]
+    assert visibility.key_bounds(found.by_query) == (() if hides else ("(k_pos < k_len)[None, :]",))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f44a995f2bdaae9d
-#   text hash     4bb4176555bfc7fe
+#   content hash  20efeb80147e8f0e
+#   text hash     091dbd009ab69b0c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

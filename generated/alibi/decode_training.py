@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f44a995f2bdaae9d
-#   text hash     2751291defb321bc
+#   content hash  20efeb80147e8f0e
+#   text hash     d21adda156139048
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f44a995f2bdaae9d
-#   text hash     b6ef8d23861abdad
+#   content hash  20efeb80147e8f0e
+#   text hash     748da4f486e665b5
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f44a995f2bdaae9d
-#   text hash     9ca39082949a049b
+#   content hash  20efeb80147e8f0e
+#   text hash     7487002263f0acf4
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

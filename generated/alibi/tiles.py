@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f44a995f2bdaae9d
-#   text hash     eae1ba354aeec295
+#   content hash  20efeb80147e8f0e
+#   text hash     83e1dc5d61c41793
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

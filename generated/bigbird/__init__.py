@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3cc922aebb091504
-#   text hash     d28a690f2fd1e239
+#   content hash  72d652908cc4abbd
+#   text hash     a3990cb8a0c74de8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3cc922aebb091504
-#   text hash     8947af7e870a6f0a
+#   content hash  72d652908cc4abbd
+#   text hash     f3eaaa8f5e401a6d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3cc922aebb091504
-#   text hash     43471a8474cbd2bb
+#   content hash  72d652908cc4abbd
+#   text hash     8bf18bb836063d80
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

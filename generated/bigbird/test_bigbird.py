@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3cc922aebb091504
-#   text hash     1c152d94b9ce28d7
+#   content hash  72d652908cc4abbd
+#   text hash     e8b3c4039efb6f11
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

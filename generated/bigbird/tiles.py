@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3cc922aebb091504
-#   text hash     552f5b29737782f1
+#   content hash  72d652908cc4abbd
+#   text hash     d2358fe661f650d8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

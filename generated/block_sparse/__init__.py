@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  870cbd1d8ef42175
-#   text hash     912f7cf5a5c885d2
+#   content hash  e8b5c8b9afbf767a
+#   text hash     81bdf2231f985c55
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

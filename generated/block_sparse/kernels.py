@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  870cbd1d8ef42175
-#   text hash     68fcbe609f1eb335
+#   content hash  e8b5c8b9afbf767a
+#   text hash     828e68360031189c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  870cbd1d8ef42175
-#   text hash     daebd237604b1277
+#   content hash  e8b5c8b9afbf767a
+#   text hash     0c89076fcf570b36
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

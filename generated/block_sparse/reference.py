@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  870cbd1d8ef42175
-#   text hash     fa2eef7c158be460
+#   content hash  e8b5c8b9afbf767a
+#   text hash     aee1347063194135
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  870cbd1d8ef42175
-#   text hash     03af07b03b8f97a6
+#   content hash  e8b5c8b9afbf767a
+#   text hash     3b7f82de2a74b2b6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9b9e6232744172
-#   text hash     9c2a35b0ae93f016
+#   content hash  58917bc2e222bd69
+#   text hash     7ff68a275b4aaabd
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9b9e6232744172
-#   text hash     a08d2d45fce23c6e
+#   content hash  58917bc2e222bd69
+#   text hash     0ccdfa9d4b4ab79f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

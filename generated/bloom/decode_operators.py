@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9b9e6232744172
-#   text hash     af398dda29079499
+#   content hash  58917bc2e222bd69
+#   text hash     3ade90b8b9088672
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9b9e6232744172
-#   text hash     d256762e1997a900
+#   content hash  58917bc2e222bd69
+#   text hash     c054aa97e049a15a
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e9b9e6232744172
-#   text hash     438ca7ed7ceaf9d3
+#   content hash  58917bc2e222bd69
+#   text hash     7c44cfa09eb8cc05
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     8d5448049ac41682
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     8a3373161c992b6f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

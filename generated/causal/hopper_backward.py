@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     633176d0ab095595
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     c417a95644fc6ede
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     54ab9eaa5173fba0
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     673523e6468cc0b9
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

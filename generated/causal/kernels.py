@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     e46cb8f690192ea9
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     4d5539faa9b5e7c4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

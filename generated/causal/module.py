@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     c0f3db52a25439e9
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     1b7419c4f0fe55b3
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     bb1ee349e0f5afa0
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     5647819449fdce2c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

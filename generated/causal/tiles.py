@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     f2c98d366ce8695d
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     1f222c6b718d9075
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ebdcbb162cbbc3fc
-#   text hash     45d4066990219330
+#   content hash  d3b4bfd29c58b3bd
+#   text hash     1ccedb76649c42c5
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7873ff51545eab62
-#   text hash     7595c6ced6cbd691
+#   content hash  96dc7061812eb26b
+#   text hash     bb233871d4efa7f7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

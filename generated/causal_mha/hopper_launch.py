@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7873ff51545eab62
-#   text hash     0461d1c89176b25e
+#   content hash  96dc7061812eb26b
+#   text hash     85f370d6aef43e6c
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7873ff51545eab62
-#   text hash     6db4eb24aef6e243
+#   content hash  96dc7061812eb26b
+#   text hash     89377243c505227b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

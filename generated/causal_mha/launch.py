@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7873ff51545eab62
-#   text hash     c52477e6ad2f41b2
+#   content hash  96dc7061812eb26b
+#   text hash     37a958ae61aabb74
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

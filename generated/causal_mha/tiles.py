@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7873ff51545eab62
-#   text hash     e0c0780fcd802a42
+#   content hash  96dc7061812eb26b
+#   text hash     0d8021aaf42a2f18
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3534f8ca00d084
-#   text hash     e4c1b8eb092dca9b
+#   content hash  f5bc32994d531668
+#   text hash     02bbd588bea78a76
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3534f8ca00d084
-#   text hash     73774b573745fc76
+#   content hash  f5bc32994d531668
+#   text hash     5c82d1bf4b65a4aa
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

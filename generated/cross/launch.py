@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3534f8ca00d084
-#   text hash     78d297e52737b66d
+#   content hash  f5bc32994d531668
+#   text hash     e78184b8fdcf276d
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

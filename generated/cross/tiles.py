@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3534f8ca00d084
-#   text hash     a98b210293557fe2
+#   content hash  f5bc32994d531668
+#   text hash     84c9532a67a3dcd1
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce3534f8ca00d084
-#   text hash     c3456776193d04a9
+#   content hash  f5bc32994d531668
+#   text hash     9c33db1eb1544bd1
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

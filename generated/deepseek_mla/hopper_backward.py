@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9ad6fc4adbf87f6
-#   text hash     932f48c19c75e871
+#   content hash  7cb7b93bfec8d1ea
+#   text hash     53d78e5d6a5770a6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9ad6fc4adbf87f6
-#   text hash     6de9d4e4d531eb6e
+#   content hash  7cb7b93bfec8d1ea
+#   text hash     de0140a4c8e0587c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9ad6fc4adbf87f6
-#   text hash     ef67e19d1243abf8
+#   content hash  7cb7b93bfec8d1ea
+#   text hash     dd69020a5ff79ae6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

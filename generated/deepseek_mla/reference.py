@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9ad6fc4adbf87f6
-#   text hash     e8f57f703330a3a1
+#   content hash  7cb7b93bfec8d1ea
+#   text hash     783e1cd1bd20e4a0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

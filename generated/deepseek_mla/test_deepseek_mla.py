@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9ad6fc4adbf87f6
-#   text hash     98cd162a4e71a85e
+#   content hash  7cb7b93bfec8d1ea
+#   text hash     48224495fd30f840
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

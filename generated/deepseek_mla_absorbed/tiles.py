@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  19235544fa303117
-#   text hash     1f73c23b32038460
+#   content hash  59724a589d5fb535
+#   text hash     62f7aa2071450fb2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

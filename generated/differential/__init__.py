@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e537e4142cf0e902
-#   text hash     9e1fc0ef10ea795a
+#   content hash  50391917eec4ff6c
+#   text hash     07fa2f3064b92fd2
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e537e4142cf0e902
-#   text hash     44a5d4523f858fdc
+#   content hash  50391917eec4ff6c
+#   text hash     28caadbc5b75770f
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e537e4142cf0e902
-#   text hash     8483f27a7b56d9f2
+#   content hash  50391917eec4ff6c
+#   text hash     dad7fd67bc7ec9d6
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e537e4142cf0e902
-#   text hash     84219bdf34978e59
+#   content hash  50391917eec4ff6c
+#   text hash     9ef4b6e7c2be92ba
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e537e4142cf0e902
-#   text hash     6a0163895a1dff9b
+#   content hash  50391917eec4ff6c
+#   text hash     7300341a64885db3
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b4192278734dd8c9
-#   text hash     ddb7ff9329f3daf4
+#   content hash  f5c0081335ae7710
+#   text hash     19a121f9e8b6ce01
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b4192278734dd8c9
-#   text hash     03a650229370a1b4
+#   content hash  f5c0081335ae7710
+#   text hash     57aa1b96cf8db29c
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b4192278734dd8c9
-#   text hash     11dac4f1882773fc
+#   content hash  f5c0081335ae7710
+#   text hash     aa617d84b2152e99
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b4192278734dd8c9
-#   text hash     ad8d8f987f8c49dc
+#   content hash  f5c0081335ae7710
+#   text hash     995fdb06416d3d33
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8c6c973d26131980
-#   text hash     a4122ca434dc5a87
+#   content hash  f44c7c1c0a69cfce
+#   text hash     51df59fd505c49bc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8c6c973d26131980
-#   text hash     eb2011dd10ee0995
+#   content hash  f44c7c1c0a69cfce
+#   text hash     f4fe08b1f00731f8
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

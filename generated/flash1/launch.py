@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8c6c973d26131980
-#   text hash     c4300b32f2970563
+#   content hash  f44c7c1c0a69cfce
+#   text hash     279e3b4524b7df91
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

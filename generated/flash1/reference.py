@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8c6c973d26131980
-#   text hash     7f2004339fa58c56
+#   content hash  f44c7c1c0a69cfce
+#   text hash     5d1ab1300fc21cda
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

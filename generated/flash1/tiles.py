@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8c6c973d26131980
-#   text hash     084ad62a97e29d25
+#   content hash  f44c7c1c0a69cfce
+#   text hash     e6254a5589fa5c8f
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b33dd1388f7efa09
-#   text hash     ab93fc54feef7a90
+#   content hash  d9025a6b31acc555
+#   text hash     55aa9953a21608a9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b33dd1388f7efa09
-#   text hash     a5062c1aea24e04a
+#   content hash  d9025a6b31acc555
+#   text hash     c149ae02add7139c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

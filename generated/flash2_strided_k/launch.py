@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b33dd1388f7efa09
-#   text hash     c2d850bffcc77269
+#   content hash  d9025a6b31acc555
+#   text hash     1246ade1894062f4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b33dd1388f7efa09
-#   text hash     c48cef4bc6f5c17d
+#   content hash  d9025a6b31acc555
+#   text hash     166f3a1f49ec0a22
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

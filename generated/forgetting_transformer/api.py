@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1aa6c9c31e6fcbbf
-#   text hash     cf9b6275f528c755
+#   content hash  b6fee509ca51c472
+#   text hash     31aa44220cf7c5a6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

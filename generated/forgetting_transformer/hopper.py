@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1aa6c9c31e6fcbbf
-#   text hash     bad5e47e8c279ffb
+#   content hash  b6fee509ca51c472
+#   text hash     c91a53c46e639ac9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -43,10 +43,10 @@ Symbols
     scale_log2         scale * LOG2E
     at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    k_added            what terms add to all scores of a key, as products begin with it; the LSE alone tells a query's
-    q_added            what they add to all scores of a query, in log2 units
-    k_added_tile       the same, for each key of the tile at hand
-    added_ready        for each stage a barrier that the loader has stored it
+    k_added            what terms add to all scores of a key, divided by the scale: products of scores begin with it
+    k_added_tile       that of each key of the tile at hand
+    added_ready        for each stage a barrier that the loader has stored k_added
+    q_added            what terms add to all scores of a query, in log2 units: it is a matter of the LSE alone
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
     others             the tile whose rows make scores with those of a tile of queries, or of keys
@@ -101,7 +101,10 @@ def matrix(buffer, i):
 
 @gluon.jit
 def score_product(rows, others, k_added_tile, D: tl.constexpr, SCORES: tl.constexpr):
-    """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
+    """The product, not waited for, of the rows of two tiles, on top of what scores begin with, `below`.
+
+    It is made without the last 64 of 256 columns where they are empty.
+    """
     below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to(
         [rows.shape[0], others.shape[0]]
     )
@@ -413,7 +416,7 @@ def work(
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
                 # [64]
                 q_added = in_log_decay_q * LOG2E
-                l = tl.where(q_added == float("-inf"), 0.0, l)  # all scores are -inf
+                l = tl.where((l == 0) | (q_added == float("-inf")), 0.0, l + (q_added - q_added))  # NaN stays NaN
                 # rows without keys: 0, and an LSE that makes every weight 0
                 share = tl.where(l == 0, 0.0, 1 / l)
                 out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
@@ -435,7 +438,7 @@ def work(
 def load_keys(
     at, k_start, k_added, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and of values."""
+    """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1aa6c9c31e6fcbbf
-#   text hash     dd0d2f5f989a866f
+#   content hash  b6fee509ca51c472
+#   text hash     00265bd4a7890667
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1aa6c9c31e6fcbbf
-#   text hash     03889a8587178113
+#   content hash  b6fee509ca51c472
+#   text hash     3d509bb2ebd685ab
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

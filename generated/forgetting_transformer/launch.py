@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1aa6c9c31e6fcbbf
-#   text hash     0c83541b2c915da7
+#   content hash  b6fee509ca51c472
+#   text hash     133883069f395a8c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,6 +15,7 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, entries, in_log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, in_log_decay, max(scale, 1e-30))[:2]
 
 

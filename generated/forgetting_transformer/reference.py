@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1aa6c9c31e6fcbbf
-#   text hash     847ffcee41bb0288
+#   content hash  b6fee509ca51c472
+#   text hash     fb4fc05ff719aada
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

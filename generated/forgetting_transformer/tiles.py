@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1aa6c9c31e6fcbbf
-#   text hash     5fba1c52455d3d04
+#   content hash  b6fee509ca51c472
+#   text hash     4c9814ed56a2cdba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  245a9536fb523233
-#   text hash     0b4221c0889a677a
+#   content hash  38c0aa98128a91b1
+#   text hash     20f49cab55a76afb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

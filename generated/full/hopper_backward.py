@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  245a9536fb523233
-#   text hash     48e136dccc6ce81b
+#   content hash  38c0aa98128a91b1
+#   text hash     9d3cd62fe53eefb6
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

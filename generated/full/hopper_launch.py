@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  245a9536fb523233
-#   text hash     5da9372b8892fcfc
+#   content hash  38c0aa98128a91b1
+#   text hash     9f4961f521314081
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

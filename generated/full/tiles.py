@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  245a9536fb523233
-#   text hash     df95523472584dcc
+#   content hash  38c0aa98128a91b1
+#   text hash     931090a56b7628ea
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

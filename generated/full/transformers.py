@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  245a9536fb523233
-#   text hash     7de8e7d776e3c826
+#   content hash  38c0aa98128a91b1
+#   text hash     bfe06823dea19c07
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e2df63dff24b7c0c
-#   text hash     b1d17444f002f265
+#   content hash  451aec97cca44011
+#   text hash     536bb1e91912422f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

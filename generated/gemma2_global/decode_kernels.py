@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e2df63dff24b7c0c
-#   text hash     e14dddd2e43b3aa0
+#   content hash  451aec97cca44011
+#   text hash     b0c0590a5faa99f6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

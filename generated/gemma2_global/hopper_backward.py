@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e2df63dff24b7c0c
-#   text hash     9fadb6f7a90710a7
+#   content hash  451aec97cca44011
+#   text hash     45d0bcf17a946851
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

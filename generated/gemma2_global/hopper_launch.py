@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e2df63dff24b7c0c
-#   text hash     4025a182d24d7cfc
+#   content hash  451aec97cca44011
+#   text hash     bd8a95690b6693e4
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

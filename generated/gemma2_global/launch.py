@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e2df63dff24b7c0c
-#   text hash     510ce838c2e107f4
+#   content hash  451aec97cca44011
+#   text hash     1fc60f21ec4a14b7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17cf5a42641051d9
-#   text hash     6a8a17e7fe5ecc49
+#   content hash  24689e85a629900f
+#   text hash     0959a9a5140544ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17cf5a42641051d9
-#   text hash     7fbf06a942e18369
+#   content hash  24689e85a629900f
+#   text hash     81dae6210ae15c60
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

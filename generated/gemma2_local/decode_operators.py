@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17cf5a42641051d9
-#   text hash     a83e17440e45b5b3
+#   content hash  24689e85a629900f
+#   text hash     3ba3360ccd203b82
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17cf5a42641051d9
-#   text hash     ec28244e612b6fa4
+#   content hash  24689e85a629900f
+#   text hash     78713ae5d8fdf490
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17cf5a42641051d9
-#   text hash     7f8d7620c8c03ed0
+#   content hash  24689e85a629900f
+#   text hash     7a63bb3151c16efe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

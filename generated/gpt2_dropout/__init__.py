@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ed3849c19e646d46
-#   text hash     5942f11086c366f7
+#   content hash  e8dc75cfb2e484ea
+#   text hash     f3695d64f0a52b14
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ed3849c19e646d46
-#   text hash     efd19c041daedb41
+#   content hash  e8dc75cfb2e484ea
+#   text hash     07c5c753e657ec0c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

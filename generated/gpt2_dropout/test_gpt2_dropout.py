@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ed3849c19e646d46
-#   text hash     076f2b44caf09bb0
+#   content hash  e8dc75cfb2e484ea
+#   text hash     8b2da3368560ecc9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ed3849c19e646d46
-#   text hash     9d38e1db13ba82a2
+#   content hash  e8dc75cfb2e484ea
+#   text hash     392130eee64b6f15
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ed3849c19e646d46
-#   text hash     6b809457233aeb09
+#   content hash  e8dc75cfb2e484ea
+#   text hash     edc127cd0ace98af
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  507625a39198a117
-#   text hash     d00eee45fe3600c4
+#   content hash  f608b8c8ba677bae
+#   text hash     8ea7b7b7148d5e8c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  507625a39198a117
-#   text hash     f06f23bf2d8cf4c5
+#   content hash  f608b8c8ba677bae
+#   text hash     a38554d57c9b252f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  507625a39198a117
-#   text hash     d0dd4da70a880af9
+#   content hash  f608b8c8ba677bae
+#   text hash     f860c80c377d16e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  507625a39198a117
-#   text hash     b4fd2711c78b4147
+#   content hash  f608b8c8ba677bae
+#   text hash     46170c304ccb5201
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  003d921843736c57
-#   text hash     0dafc869ec4bd973
+#   content hash  363bacb2f74b0b31
+#   text hash     ec945ad45c18a3b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  003d921843736c57
-#   text hash     71058b6bc11acd09
+#   content hash  363bacb2f74b0b31
+#   text hash     0f2711e368c6a049
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  003d921843736c57
-#   text hash     c02ed84d6f92b6d7
+#   content hash  363bacb2f74b0b31
+#   text hash     f18992f001f84a0a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

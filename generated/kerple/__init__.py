@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b4ee05580bb395e8
-#   text hash     4df677441696e0f6
+#   content hash  f7a606f3b506e927
+#   text hash     4bee3cac47bef9ce
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b4ee05580bb395e8
-#   text hash     7fa8ffe80c7448a8
+#   content hash  f7a606f3b506e927
+#   text hash     ac7b1101a84c42e9
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b4ee05580bb395e8
-#   text hash     fa05e8e2d00cc9d6
+#   content hash  f7a606f3b506e927
+#   text hash     de4371c953e53925
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b4ee05580bb395e8
-#   text hash     bb663fd40763468c
+#   content hash  f7a606f3b506e927
+#   text hash     4b8abab5fa1d48c8
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b4ee05580bb395e8
-#   text hash     e42520a7d760710f
+#   content hash  f7a606f3b506e927
+#   text hash     64a051714bd3277f
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

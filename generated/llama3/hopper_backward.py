@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f1448f007a9840
-#   text hash     141c760c8d74c7c0
+#   content hash  e4cdae31fc896c74
+#   text hash     5008dc1e5ec15c5f
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

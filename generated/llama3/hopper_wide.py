@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f1448f007a9840
-#   text hash     d2aba3b2f7f279be
+#   content hash  e4cdae31fc896c74
+#   text hash     95ef6f9fbdda9cd9
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

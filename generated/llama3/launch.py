@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f1448f007a9840
-#   text hash     6b51c174801eb030
+#   content hash  e4cdae31fc896c74
+#   text hash     5408fbc766c1febf
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

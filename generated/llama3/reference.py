@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f1448f007a9840
-#   text hash     042ddd76bbfe2c02
+#   content hash  e4cdae31fc896c74
+#   text hash     a460763207a9defd
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37f1448f007a9840
-#   text hash     a5247e6ca07e746b
+#   content hash  e4cdae31fc896c74
+#   text hash     f10a1c090ea1d028
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

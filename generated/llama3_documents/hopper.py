@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b83deadee0f5c1ac
-#   text hash     20c34e02c10396bf
+#   content hash  7c87daa79f9de402
+#   text hash     17c1c20869bea860
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -99,7 +99,10 @@ def matrix(buffer, i):
 
 @gluon.jit
 def score_product(rows, others, D: tl.constexpr, SCORES: tl.constexpr):
-    """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
+    """The product, not waited for, of the rows of two tiles, on top of what scores begin with, `below`.
+
+    It is made without the last 64 of 256 columns where they are empty.
+    """
     below = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
@@ -405,7 +408,7 @@ def work(
 def load_keys(
     at, k_start, in_k_segments_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and of values."""
+    """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_k_segments_k_buffer = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

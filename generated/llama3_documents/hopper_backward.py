@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b83deadee0f5c1ac
-#   text hash     53ff09122c80d6fe
+#   content hash  7c87daa79f9de402
+#   text hash     75e874767c174684
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b83deadee0f5c1ac
-#   text hash     234c64baaf0ee3f7
+#   content hash  7c87daa79f9de402
+#   text hash     60dc7916e8d42898
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b83deadee0f5c1ac
-#   text hash     61bb39875b8f2ce9
+#   content hash  7c87daa79f9de402
+#   text hash     3d7ea517bbff2008
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b83deadee0f5c1ac
-#   text hash     df3d21a394b1c116
+#   content hash  7c87daa79f9de402
+#   text hash     b686572272e15543
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbb4f9dbe39606a2
-#   text hash     a33fc68d3f6fe0ed
+#   content hash  2c52fa07fccfc03a
+#   text hash     9b7c19ec8741bc4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

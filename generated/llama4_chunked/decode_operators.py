@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbb4f9dbe39606a2
-#   text hash     ade3697dac5b61bd
+#   content hash  2c52fa07fccfc03a
+#   text hash     e111cdb3472c09e6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbb4f9dbe39606a2
-#   text hash     433698068ad0a499
+#   content hash  2c52fa07fccfc03a
+#   text hash     75b939ce3e0b42f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbb4f9dbe39606a2
-#   text hash     b9252b7a15fa5d73
+#   content hash  2c52fa07fccfc03a
+#   text hash     70d771d2dddbf5bc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cbb4f9dbe39606a2
-#   text hash     ee3327f70a3a8d1c
+#   content hash  2c52fa07fccfc03a
+#   text hash     7fd265894048149f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

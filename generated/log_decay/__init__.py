@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  83d509ebbb53f903
-#   text hash     0ec0c23a65248ed2
+#   content hash  003f55fba1497503
+#   text hash     784adeaf719b4c56
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

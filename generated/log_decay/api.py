@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  83d509ebbb53f903
-#   text hash     915faeea8ae56b03
+#   content hash  003f55fba1497503
+#   text hash     510007fc9b1bbb9c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

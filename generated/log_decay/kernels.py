@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  83d509ebbb53f903
-#   text hash     bbbf7a94aa2441c9
+#   content hash  003f55fba1497503
+#   text hash     b86c8e6d04265153
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  83d509ebbb53f903
-#   text hash     7a562e959828c7ec
+#   content hash  003f55fba1497503
+#   text hash     f4d9488e7308f09c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,6 +15,7 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, entries, in_log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, in_log_decay, max(scale, 1e-30))[:2]
 
 

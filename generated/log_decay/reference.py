@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  83d509ebbb53f903
-#   text hash     df95a1de2447af08
+#   content hash  003f55fba1497503
+#   text hash     1e86a89bdd6fac7f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  128cb31edbbab416
-#   text hash     4c694ba90b90c607
+#   content hash  c4b9ee287e7d3913
+#   text hash     b01c83ec99155bef
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7b0fa8e89cf3e1a6
-#   text hash     c8c842f3324c41a3
+#   content hash  53fd56be5725adf8
+#   text hash     179a626c2cd7cf82
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7b0fa8e89cf3e1a6
-#   text hash     cad6ffb581478ba7
+#   content hash  53fd56be5725adf8
+#   text hash     faed4526c6ac6fe7
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

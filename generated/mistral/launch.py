@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7b0fa8e89cf3e1a6
-#   text hash     1bce7de73180677c
+#   content hash  53fd56be5725adf8
+#   text hash     b3bb2114f82c5427
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7b0fa8e89cf3e1a6
-#   text hash     323569db28a91499
+#   content hash  53fd56be5725adf8
+#   text hash     5137d835da643447
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7b0fa8e89cf3e1a6
-#   text hash     42914fcd568e65c5
+#   content hash  53fd56be5725adf8
+#   text hash     c8fd00ada6e4034b
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  388491da14c49188
-#   text hash     d458e018accdfd6d
+#   content hash  d7a0f51482c72f5a
+#   text hash     f2d4ef5087b50999
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

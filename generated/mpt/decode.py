@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  388491da14c49188
-#   text hash     83c76d78deb40196
+#   content hash  d7a0f51482c72f5a
+#   text hash     6117841b58d2d5d7
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  388491da14c49188
-#   text hash     c90cbe445767d5e4
+#   content hash  d7a0f51482c72f5a
+#   text hash     098e414beddb5ee8
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

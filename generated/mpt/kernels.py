@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  388491da14c49188
-#   text hash     885aeb0e06cafddc
+#   content hash  d7a0f51482c72f5a
+#   text hash     7f887ecbf19266e1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  388491da14c49188
-#   text hash     8e38bef93d5ae6b7
+#   content hash  d7a0f51482c72f5a
+#   text hash     8c735307ba0b6f05
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

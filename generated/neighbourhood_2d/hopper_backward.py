@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  54ead5af7e0c9aa5
-#   text hash     a5f9d4cd9e68b3e7
+#   content hash  3aa7aca6f27055fb
+#   text hash     7611c3f94ce4f3da
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

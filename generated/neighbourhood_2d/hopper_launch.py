@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  54ead5af7e0c9aa5
-#   text hash     e8297ee6a8f63336
+#   content hash  3aa7aca6f27055fb
+#   text hash     9685a6135c486cc5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

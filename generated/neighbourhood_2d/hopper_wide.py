@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  54ead5af7e0c9aa5
-#   text hash     59e628e699aa56f4
+#   content hash  3aa7aca6f27055fb
+#   text hash     99116ba6696df051
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  54ead5af7e0c9aa5
-#   text hash     f852ab68bd79694b
+#   content hash  3aa7aca6f27055fb
+#   text hash     6ed46388ac38d62d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

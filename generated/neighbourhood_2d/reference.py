@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  54ead5af7e0c9aa5
-#   text hash     c85cc654e4b579a6
+#   content hash  3aa7aca6f27055fb
+#   text hash     e87f67b71370d236
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

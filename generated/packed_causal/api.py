@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  514f95dc87805cf2
-#   text hash     7f9ab0d8641daa3f
+#   content hash  24ff4b6cbbdf7073
+#   text hash     808399b1e26e6ca0
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

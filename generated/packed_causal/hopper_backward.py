@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  514f95dc87805cf2
-#   text hash     d2e72e71ba8aefa9
+#   content hash  24ff4b6cbbdf7073
+#   text hash     b6da9cbc6156078d
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

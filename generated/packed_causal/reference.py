@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  514f95dc87805cf2
-#   text hash     76e4e5521030abc1
+#   content hash  24ff4b6cbbdf7073
+#   text hash     3f07edf87541ec8a
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  514f95dc87805cf2
-#   text hash     09997b6af5eb0833
+#   content hash  24ff4b6cbbdf7073
+#   text hash     51715408ae75f347
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  514f95dc87805cf2
-#   text hash     b7619b0706edff8b
+#   content hash  24ff4b6cbbdf7073
+#   text hash     4e5cb1e3461fb29d
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3938e9b29c1b36c
-#   text hash     697912828ac1f801
+#   content hash  1078241af2bc7db9
+#   text hash     2d101ecc0d1ff59f
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3938e9b29c1b36c
-#   text hash     6105ed3fbf95782c
+#   content hash  1078241af2bc7db9
+#   text hash     76ee140302dbdb0e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3938e9b29c1b36c
-#   text hash     1f4de11a0e68822c
+#   content hash  1078241af2bc7db9
+#   text hash     54c9e3afa771f711
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3938e9b29c1b36c
-#   text hash     d7cd8e8e44746af5
+#   content hash  1078241af2bc7db9
+#   text hash     6303a461aed622c7
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

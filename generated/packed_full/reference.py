@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3938e9b29c1b36c
-#   text hash     9e15b3dae8d038da
+#   content hash  1078241af2bc7db9
+#   text hash     93069ef2383f2e31
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

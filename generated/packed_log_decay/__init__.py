@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1e41f2419539831
-#   text hash     441ebfdbfd2451e9
+#   content hash  bde52d8cbbcf2857
+#   text hash     ae3561600f0affba
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1e41f2419539831
-#   text hash     adb24885629923e4
+#   content hash  bde52d8cbbcf2857
+#   text hash     4d71beea22d5e00c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1e41f2419539831
-#   text hash     884f80e93f657748
+#   content hash  bde52d8cbbcf2857
+#   text hash     1c8507eea1fa835a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1e41f2419539831
-#   text hash     48e74131473de046
+#   content hash  bde52d8cbbcf2857
+#   text hash     005d34b3ecf72a9b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

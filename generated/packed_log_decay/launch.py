@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1e41f2419539831
-#   text hash     190bf89a3a5e9916
+#   content hash  bde52d8cbbcf2857
+#   text hash     daaaad94e47fef9d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,6 +15,7 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, max(scale, 1e-30))[:2]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1e41f2419539831
-#   text hash     b3b8994740e8ed4d
+#   content hash  bde52d8cbbcf2857
+#   text hash     0691d006cf2fca09
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cac1721906cfd55
-#   text hash     0d5f9908d453f8d8
+#   content hash  42bc2485135a796e
+#   text hash     76819d5e771510a4
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

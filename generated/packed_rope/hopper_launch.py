@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cac1721906cfd55
-#   text hash     7f9743513fc1ea57
+#   content hash  42bc2485135a796e
+#   text hash     13f962fdd3f861db
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

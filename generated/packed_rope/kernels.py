@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cac1721906cfd55
-#   text hash     f7e28f04b6bb1312
+#   content hash  42bc2485135a796e
+#   text hash     4fd3968ab90cb6ea
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cac1721906cfd55
-#   text hash     9c5f3d38e7496e1c
+#   content hash  42bc2485135a796e
+#   text hash     48d3ccfaacaecf0c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

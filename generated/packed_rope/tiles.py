@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cac1721906cfd55
-#   text hash     7d8dd0494f468a4f
+#   content hash  42bc2485135a796e
+#   text hash     9f0f3eda32fbaae4
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d3662d6a321034e
-#   text hash     7d28bd0bbe8b8787
+#   content hash  563cbac18f972716
+#   text hash     a4463414955b2287
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

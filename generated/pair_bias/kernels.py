@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d3662d6a321034e
-#   text hash     1b1b45bfbe75b941
+#   content hash  563cbac18f972716
+#   text hash     839816e8d04e97f2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

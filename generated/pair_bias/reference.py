@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d3662d6a321034e
-#   text hash     a30e57415970e537
+#   content hash  563cbac18f972716
+#   text hash     08b94eef1db78e07
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

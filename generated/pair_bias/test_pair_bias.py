@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d3662d6a321034e
-#   text hash     de4ac84984e7f063
+#   content hash  563cbac18f972716
+#   text hash     8c12d2230e559b94
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

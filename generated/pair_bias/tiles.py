@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d3662d6a321034e
-#   text hash     182e4f51187c1d33
+#   content hash  563cbac18f972716
+#   text hash     d24f46bed109d477
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  58bfbadfa829eef3
-#   text hash     78b0a09f1200c62b
+#   content hash  dfec5c96ae041a5d
+#   text hash     fb91f133c09083d5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  58bfbadfa829eef3
-#   text hash     e868990914fc7d49
+#   content hash  dfec5c96ae041a5d
+#   text hash     f3e521b6d22906a4
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

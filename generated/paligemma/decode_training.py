@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  58bfbadfa829eef3
-#   text hash     235397e6e3164ab5
+#   content hash  dfec5c96ae041a5d
+#   text hash     09f33dc2b61bad4c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

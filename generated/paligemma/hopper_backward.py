@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  58bfbadfa829eef3
-#   text hash     fcf9039e1b7995c3
+#   content hash  dfec5c96ae041a5d
+#   text hash     3fa50ea48c36778e
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  58bfbadfa829eef3
-#   text hash     592ac30d62b75aff
+#   content hash  dfec5c96ae041a5d
+#   text hash     fefbc5c006195210
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

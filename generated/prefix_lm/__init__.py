@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a7502299abf533a9
-#   text hash     d3d093a1b50ed8dd
+#   content hash  2423f2fed3670a60
+#   text hash     73f4b079ddff84f1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a7502299abf533a9
-#   text hash     6501f18297767eff
+#   content hash  2423f2fed3670a60
+#   text hash     77c3f27d7c9f98d9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a7502299abf533a9
-#   text hash     1ef16c6447a272e5
+#   content hash  2423f2fed3670a60
+#   text hash     3d533c96942a7bf8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a7502299abf533a9
-#   text hash     e9c7acba1a5834c6
+#   content hash  2423f2fed3670a60
+#   text hash     423d8f38ef04a68e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

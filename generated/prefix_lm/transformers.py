@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a7502299abf533a9
-#   text hash     fb85e3f226db871f
+#   content hash  2423f2fed3670a60
+#   text hash     ed6b44eb1703357c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfeb931a36272b4
-#   text hash     895084eb655f9bfd
+#   content hash  7bd17911ac9ccd84
+#   text hash     b3fbc01583e8d4bd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfeb931a36272b4
-#   text hash     138c39cf91cc351b
+#   content hash  7bd17911ac9ccd84
+#   text hash     d182fc2e23876df0
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

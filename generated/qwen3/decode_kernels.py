@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfeb931a36272b4
-#   text hash     a20444c1b90834cd
+#   content hash  7bd17911ac9ccd84
+#   text hash     188add2e6868f08c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfeb931a36272b4
-#   text hash     8769e90d73808069
+#   content hash  7bd17911ac9ccd84
+#   text hash     e2b7f090435d2ba5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ddfeb931a36272b4
-#   text hash     fe7e1150b86734be
+#   content hash  7bd17911ac9ccd84
+#   text hash     5973a67e385754f0
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

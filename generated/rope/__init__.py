@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d87e6797d3efcc2c
-#   text hash     fbac95f5a9c20960
+#   content hash  b4241f59db8d832a
+#   text hash     6ca3508681cb068d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d87e6797d3efcc2c
-#   text hash     74a9253ce550f36c
+#   content hash  b4241f59db8d832a
+#   text hash     ca9c342f0e6d3c9c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d87e6797d3efcc2c
-#   text hash     2f29afb66aed1e79
+#   content hash  b4241f59db8d832a
+#   text hash     36cdfe0aa3ae3bad
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d87e6797d3efcc2c
-#   text hash     56b84a53118ba687
+#   content hash  b4241f59db8d832a
+#   text hash     10e99fe86e8b82bb
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

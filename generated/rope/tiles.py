@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d87e6797d3efcc2c
-#   text hash     51237baf095884c5
+#   content hash  b4241f59db8d832a
+#   text hash     bc1f1b9ec1f840e5
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ea02b1a9d357caf
-#   text hash     bb51aa015f989612
+#   content hash  fe7c698e26eb23ca
+#   text hash     7f7e932bef26d5ac
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ea02b1a9d357caf
-#   text hash     9fbc8555f6114870
+#   content hash  fe7c698e26eb23ca
+#   text hash     1e5c9687c14810fb
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ea02b1a9d357caf
-#   text hash     3b2ff3f0820e36d6
+#   content hash  fe7c698e26eb23ca
+#   text hash     30ca2c67e31b4710
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ea02b1a9d357caf
-#   text hash     91482c1d50bccc93
+#   content hash  fe7c698e26eb23ca
+#   text hash     15c88528ba8e81e3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

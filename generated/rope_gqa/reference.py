@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ea02b1a9d357caf
-#   text hash     b7fc4059ee5a7b23
+#   content hash  fe7c698e26eb23ca
+#   text hash     9c6f308231dbfc03
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

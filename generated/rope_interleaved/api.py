@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bff795851dff824a
-#   text hash     5b6a3746570cf0c0
+#   content hash  a0ceb7dd74d4e2f4
+#   text hash     fd27c5a6dce712dc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

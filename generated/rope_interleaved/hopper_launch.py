@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bff795851dff824a
-#   text hash     a90c12b15928bab5
+#   content hash  a0ceb7dd74d4e2f4
+#   text hash     049534321b671652
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bff795851dff824a
-#   text hash     e0c6fb9ea36b35e0
+#   content hash  a0ceb7dd74d4e2f4
+#   text hash     1e7ea8db80b359c8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

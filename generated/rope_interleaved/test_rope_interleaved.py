@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bff795851dff824a
-#   text hash     f1c6f8b8f69ef082
+#   content hash  a0ceb7dd74d4e2f4
+#   text hash     51b6bf920ee6fabd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

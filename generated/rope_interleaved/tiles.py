@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bff795851dff824a
-#   text hash     8edbd537aa3bf303
+#   content hash  a0ceb7dd74d4e2f4
+#   text hash     5e7006b16c8207a2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

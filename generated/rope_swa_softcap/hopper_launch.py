@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3d0738f80b7cba6
-#   text hash     ca7a6bc00d1dafa3
+#   content hash  9912168b7f0fd5dc
+#   text hash     06e98872fd6f9cf2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3d0738f80b7cba6
-#   text hash     9f2d8cc5254f5065
+#   content hash  9912168b7f0fd5dc
+#   text hash     546f71e4f3d729d3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

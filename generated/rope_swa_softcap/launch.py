@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3d0738f80b7cba6
-#   text hash     59e8ed456a5884e2
+#   content hash  9912168b7f0fd5dc
+#   text hash     0e73993bb477f1cb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

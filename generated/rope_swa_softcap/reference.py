@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3d0738f80b7cba6
-#   text hash     5b17b6fde030e55c
+#   content hash  9912168b7f0fd5dc
+#   text hash     49ed7335439f7ecc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

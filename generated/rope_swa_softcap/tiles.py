@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3d0738f80b7cba6
-#   text hash     6ec6a8fd607722ec
+#   content hash  9912168b7f0fd5dc
+#   text hash     1273f5977abc9744
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

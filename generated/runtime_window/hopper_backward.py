@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2fb01477600f562e
-#   text hash     3b4f573becb75c60
+#   content hash  4b57d30d870895a6
+#   text hash     9c38c2fb5cfabcf7
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2fb01477600f562e
-#   text hash     d450e2259cdb0858
+#   content hash  4b57d30d870895a6
+#   text hash     10dd7257096062f1
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

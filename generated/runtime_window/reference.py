@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2fb01477600f562e
-#   text hash     cee1d71188d7d7d2
+#   content hash  4b57d30d870895a6
+#   text hash     e82c526aa3d65d72
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2fb01477600f562e
-#   text hash     bbae299a3d79e2b8
+#   content hash  4b57d30d870895a6
+#   text hash     edc198683902fc3c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

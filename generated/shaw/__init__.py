@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f369afb4bb6dcef4
-#   text hash     9bdb5b3d063e3154
+#   content hash  54d6df78ae641026
+#   text hash     dc46cb4080b46cae
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

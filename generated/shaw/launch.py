@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f369afb4bb6dcef4
-#   text hash     9eb2e841387866e9
+#   content hash  54d6df78ae641026
+#   text hash     f38f83d08d907f8a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f369afb4bb6dcef4
-#   text hash     2cf95c11d111faf1
+#   content hash  54d6df78ae641026
+#   text hash     72dbfca14d893dd4
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

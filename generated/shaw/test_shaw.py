@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f369afb4bb6dcef4
-#   text hash     1ff15bf3e09c6a9b
+#   content hash  54d6df78ae641026
+#   text hash     27bdc410cd152627
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

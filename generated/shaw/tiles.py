@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f369afb4bb6dcef4
-#   text hash     fb6445ff56eee60e
+#   content hash  54d6df78ae641026
+#   text hash     37e3bbe3cd88336c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  99c83c04299e24a5
-#   text hash     e2951b7c36ffc6c0
+#   content hash  b9ce6f6258f4a692
+#   text hash     fbc70c07e197b86c
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  99c83c04299e24a5
-#   text hash     c34d9413da090ce4
+#   content hash  b9ce6f6258f4a692
+#   text hash     e0ab9149ac13f446
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

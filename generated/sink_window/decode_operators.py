@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  99c83c04299e24a5
-#   text hash     3ee31078e31f5480
+#   content hash  b9ce6f6258f4a692
+#   text hash     3994cc93173550ce
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

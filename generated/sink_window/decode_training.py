@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  99c83c04299e24a5
-#   text hash     e5b06d241ae8c339
+#   content hash  b9ce6f6258f4a692
+#   text hash     bb26826c4d8aa24c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

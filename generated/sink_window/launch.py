@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  99c83c04299e24a5
-#   text hash     adc8d60ea694a11e
+#   content hash  b9ce6f6258f4a692
+#   text hash     aef3cbc11e51a48c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a47bc3b5faa885b
-#   text hash     2d385e0b1f5d842a
+#   content hash  3f9148d5fafda8d1
+#   text hash     d62209743af49a67
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a47bc3b5faa885b
-#   text hash     6b9e5003c5571505
+#   content hash  3f9148d5fafda8d1
+#   text hash     18dddcff5aeaeba0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

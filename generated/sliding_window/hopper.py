@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a47bc3b5faa885b
-#   text hash     5240e83f5c620e8b
+#   content hash  3f9148d5fafda8d1
+#   text hash     6ceedf1cfffee0ed
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -97,7 +97,10 @@ def matrix(buffer, i):
 
 @gluon.jit
 def score_product(rows, others, D: tl.constexpr, SCORES: tl.constexpr):
-    """The product, not waited for, of the rows of two tiles: without the last 64 of 256 columns where they are empty."""
+    """The product, not waited for, of the rows of two tiles, on top of what scores begin with, `below`.
+
+    It is made without the last 64 of 256 columns where they are empty.
+    """
     below = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
@@ -388,7 +391,7 @@ def work(
 def load_keys(
     at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and of values."""
+    """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a47bc3b5faa885b
-#   text hash     f512f775f631ca31
+#   content hash  3f9148d5fafda8d1
+#   text hash     e1e8e37a4a8fd2ad
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a47bc3b5faa885b
-#   text hash     bacd71c5e6c3cf52
+#   content hash  3f9148d5fafda8d1
+#   text hash     f31eb76b738c9162
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0d1f4004da1f6e2
-#   text hash     cf84b84fd471ed7a
+#   content hash  4282918586681ad0
+#   text hash     7867c2ffb47cbb44
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0d1f4004da1f6e2
-#   text hash     8e5a4c15ac42f5a2
+#   content hash  4282918586681ad0
+#   text hash     709ebd19bcceee40
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

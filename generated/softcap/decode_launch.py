@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0d1f4004da1f6e2
-#   text hash     cd1206fea5a9ede3
+#   content hash  4282918586681ad0
+#   text hash     ba1b3a47d752fd37
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0d1f4004da1f6e2
-#   text hash     66a79ddc23ff0717
+#   content hash  4282918586681ad0
+#   text hash     e25d6c0e9cd9efbf
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

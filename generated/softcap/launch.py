@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0d1f4004da1f6e2
-#   text hash     a71f64477072bce8
+#   content hash  4282918586681ad0
+#   text hash     1c0e81593d62254f
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

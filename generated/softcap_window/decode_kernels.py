@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9c9927a98c2f61c
-#   text hash     d95c6b9c73bc4ffb
+#   content hash  3092451ed19fa48a
+#   text hash     5809607a3ddd27bf
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

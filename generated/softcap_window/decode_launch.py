@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9c9927a98c2f61c
-#   text hash     43164d3893cbe4d5
+#   content hash  3092451ed19fa48a
+#   text hash     04bb99b8c39df79b
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9c9927a98c2f61c
-#   text hash     6c7b62f0c23bde0b
+#   content hash  3092451ed19fa48a
+#   text hash     e1bbd050517c2f82
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9c9927a98c2f61c
-#   text hash     bfe7df884b675249
+#   content hash  3092451ed19fa48a
+#   text hash     dd68e8fe9d5f1a01
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9c9927a98c2f61c
-#   text hash     2b8963a08356b886
+#   content hash  3092451ed19fa48a
+#   text hash     bd2fab82b233ee28
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e9044e45d2083d83
-#   text hash     33abf3405bd3eee3
+#   content hash  15c239a71c9470eb
+#   text hash     c28f8842f742dce7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e9044e45d2083d83
-#   text hash     ebb28e7293e1f832
+#   content hash  15c239a71c9470eb
+#   text hash     e606c6b2df6a8dd9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

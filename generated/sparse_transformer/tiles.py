@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e9044e45d2083d83
-#   text hash     45afcf540b75a078
+#   content hash  15c239a71c9470eb
+#   text hash     84f3a8a6dc165251
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

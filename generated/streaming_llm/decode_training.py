@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e405fc00f492bcb0
-#   text hash     43f1b9070f8579c8
+#   content hash  229988d1a0791b56
+#   text hash     e6dcbe3610778e11
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

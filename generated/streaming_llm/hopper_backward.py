@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e405fc00f492bcb0
-#   text hash     5680ef98b4c3b821
+#   content hash  229988d1a0791b56
+#   text hash     d90eff2b3fb9cd1a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

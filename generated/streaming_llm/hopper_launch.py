@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e405fc00f492bcb0
-#   text hash     1a24fd5a3da02ae9
+#   content hash  229988d1a0791b56
+#   text hash     98fb10716d258700
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e405fc00f492bcb0
-#   text hash     47be781f80124e0d
+#   content hash  229988d1a0791b56
+#   text hash     46904458de980b13
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

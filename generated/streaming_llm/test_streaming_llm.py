@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e405fc00f492bcb0
-#   text hash     2c6b5f2e6e2d4299
+#   content hash  229988d1a0791b56
+#   text hash     b7d8866a86a73bab
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd05e894a9b7c657
-#   text hash     afcca51fe23004ad
+#   content hash  0b0d29ca04664e7f
+#   text hash     77d43441a53a7f7f
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

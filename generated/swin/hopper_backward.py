@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd05e894a9b7c657
-#   text hash     2069e1df1fa82119
+#   content hash  0b0d29ca04664e7f
+#   text hash     4812ee516395dea9
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

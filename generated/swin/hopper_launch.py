@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd05e894a9b7c657
-#   text hash     07f1407866857c05
+#   content hash  0b0d29ca04664e7f
+#   text hash     e6fc6de5c12c6864
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

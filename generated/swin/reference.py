@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd05e894a9b7c657
-#   text hash     0a1484f06923b1bf
+#   content hash  0b0d29ca04664e7f
+#   text hash     5b27029c4b81c600
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

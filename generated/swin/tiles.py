@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd05e894a9b7c657
-#   text hash     39827d1a0d51e519
+#   content hash  0b0d29ca04664e7f
+#   text hash     c261635394d112bf
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d15f0a520229fdb9
-#   text hash     1cc55483df34a9a2
+#   content hash  91930c7cec6709e5
+#   text hash     9424bfa30f8a5e21
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d15f0a520229fdb9
-#   text hash     64c0c0fd27e4bba6
+#   content hash  91930c7cec6709e5
+#   text hash     b5a56c92bb1bd4f1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

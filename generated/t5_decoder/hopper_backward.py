@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d15f0a520229fdb9
-#   text hash     7a809a86941f75ae
+#   content hash  91930c7cec6709e5
+#   text hash     cf32dac84438d4bc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

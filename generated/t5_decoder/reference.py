@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d15f0a520229fdb9
-#   text hash     fb5fe1bbc2f86831
+#   content hash  91930c7cec6709e5
+#   text hash     f5da4b3eada9a32e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d15f0a520229fdb9
-#   text hash     e6def2150ea7e782
+#   content hash  91930c7cec6709e5
+#   text hash     1a0a92d6bec39d0f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

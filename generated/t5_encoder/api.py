@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dca8dbca74e79546
-#   text hash     1c8670e80f5ef38f
+#   content hash  f8d600ba12b9862e
+#   text hash     eafda57f1a635a4a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dca8dbca74e79546
-#   text hash     c30d3bdca3be6340
+#   content hash  f8d600ba12b9862e
+#   text hash     86575c9f2d4fc671
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dca8dbca74e79546
-#   text hash     774d5b3df3507fb0
+#   content hash  f8d600ba12b9862e
+#   text hash     be5da0c488188f3a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dca8dbca74e79546
-#   text hash     a7163c20946e9874
+#   content hash  f8d600ba12b9862e
+#   text hash     2cc3c51ba897c272
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dca8dbca74e79546
-#   text hash     23c45b70931f5173
+#   content hash  f8d600ba12b9862e
+#   text hash     2a86f6e4354d6e2c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

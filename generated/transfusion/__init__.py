@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a4c9f511cd223fe
-#   text hash     113bbaac003e8cc4
+#   content hash  1e3157fb3e02a1f2
+#   text hash     6b1816d831525a4c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a4c9f511cd223fe
-#   text hash     cf1688265d46b97f
+#   content hash  1e3157fb3e02a1f2
+#   text hash     b5345c7d462f2b6b
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a4c9f511cd223fe
-#   text hash     662a39a8f1f76dca
+#   content hash  1e3157fb3e02a1f2
+#   text hash     2aab0818d3debad5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

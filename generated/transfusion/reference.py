@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a4c9f511cd223fe
-#   text hash     ab1a3005330dbfb0
+#   content hash  1e3157fb3e02a1f2
+#   text hash     234e645021a09f2e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

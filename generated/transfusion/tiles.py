@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a4c9f511cd223fe
-#   text hash     fad3028eb15d388f
+#   content hash  1e3157fb3e02a1f2
+#   text hash     648a601412c82722
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

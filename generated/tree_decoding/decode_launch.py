@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf540099fab4c98d
-#   text hash     8d786cf403974e95
+#   content hash  11e4b711c9318c54
+#   text hash     1e37adf4ee8d1d0a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

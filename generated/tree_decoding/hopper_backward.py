@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf540099fab4c98d
-#   text hash     fb137639084efcb0
+#   content hash  11e4b711c9318c54
+#   text hash     f0292dbd8c65f8a4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf540099fab4c98d
-#   text hash     fdf49df295e6d6ec
+#   content hash  11e4b711c9318c54
+#   text hash     f2a8b8198a2458ab
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

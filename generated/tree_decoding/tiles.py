@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf540099fab4c98d
-#   text hash     21f7962769b63af5
+#   content hash  11e4b711c9318c54
+#   text hash     8b8dad3c739e8a38
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

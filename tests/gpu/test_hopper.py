@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+import attnforge
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9, 0)
 pytestmark = pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")
@@ -205,6 +207,40 @@ def test_decays_learn_with_queries_keys_and_values(
         errors = [(gradient.float() - exact).abs() for gradient in (x, y)]
         # a decay's gradient is a sum over all later tokens, whose errors have all but the last one's in common
         assert errors[0].max() <= 1.5 * errors[1].max() and errors[0].mean() <= 1.25 * errors[1].mean()
+
+
+RAISED = """
+name: raised
+mask: [causal]
+score: [{expr: "score + x[q] + x[k]"}]
+inputs: {x: {axes: [batch, token], description: what a token adds, grad: true}}
+"""
+
+
+def test_what_tokens_add_may_be_infinite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries that add -inf see no key, keys that do are seen by none, and NaN stays NaN."""
+    pytest.importorskip("black")
+    monkeypatch.setenv("ATTNFORGE_CACHE", str(tmp_path))
+    torch.manual_seed(0)
+    module = attnforge.build(RAISED)
+    cache = importlib.import_module(f"{module.__name__}.runtime").LaunchCache
+    x = torch.randn(3, 700, device="cuda")
+    x[0, 5], x[1, :140], x[2, 650] = -torch.inf, -torch.inf, torch.nan
+    q, k, v, dout = (random(3, 700, 4, 64, dtype=torch.float16) for _ in range(4))
+
+    def found(target: str, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        monkeypatch.setenv("ATTNFORGE_TARGET", target)
+        cache.known.clear()
+        learned = [one.detach().requires_grad_() for one in given]
+        out, lse = module.attention(*learned, x=x, return_lse=True)
+        return (out, lse, *torch.autograd.grad(out, learned, dout.to(out.dtype)))
+
+    ours, truth = found("hopper", q, k, v), found("portable", *(one.float() for one in (q, k, v)))
+    for one, exact in zip(ours, truth, strict=True):
+        torch.testing.assert_close(one[:2].float(), exact[:2], atol=2e-2, rtol=2e-2)
+    out, lse = ours[:2]
+    assert (out[0, 5] == 0).all() and (out[1, :140] == 0).all() and (lse[1, :, :140] == -torch.inf).all()
+    assert out[2, :650].isfinite().all() and out[2, 650:].isnan().all()
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.2, 1e-35])

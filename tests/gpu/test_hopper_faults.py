@@ -54,6 +54,10 @@ FAULTS = {
     "a vector of the other stage": (
         VECTORS, "= in_image_k_buffer.index(stage)", "= in_image_k_buffer.index((at + 1) % STAGES)"
     ),
+    "a vector stored in the other stage": (
+        VECTORS, "in_image_k_buffer.index(stage).store(", "in_image_k_buffer.index((at + 1) % STAGES).store("
+    ),
+    "a vector of the first keys": (VECTORS, "k_start + gl.arange(0, BLOCK_N, LINE)", "gl.arange(0, BLOCK_N, LINE)"),
     "what keys of the other stage add": (
         ADDED, "= k_added_buffer.index(stage)", "= k_added_buffer.index((at + 1) % STAGES)"
     ),

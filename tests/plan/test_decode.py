@@ -134,6 +134,7 @@ VARIANTS = {
     "moody": Variant(
         f"mask: [causal]\nscore: [expr: 'score + mood[q] * mood[max(k - 1, 0)] - mood[k]']\n{MOOD}", tokens
     ),
+    "raised": Variant(f"mask: [causal]\nscore: [expr: 'score + mood[q] - mood[k]']\n{MOOD}", tokens),
     "by_head": Variant(
         "mask: [causal, expr: 'q - k < reach + h']\ninputs: {reach: {axes: [head], dtype: int}}",
         same(reach=torch.tensor([5, 40, 1, 70])),

@@ -176,10 +176,12 @@ def test_bits_hang_on_no_bound(variant: Find) -> None:
             assert torch.equal(x[0], y[0]) and torch.equal(x[1], y[1])
 
 
-@pytest.mark.parametrize("name", ["plain", "capped", "rotated"])
+@pytest.mark.parametrize("name", ["plain", "capped", "rotated", "raised"])
 def test_a_scale_below_0(variant: Find, name: str) -> None:
-    given, s = {**VARIANTS[name].given(PLAIN, Cache(PLAIN), False)[0], "scale": -0.3}, PLAIN
-    hold(variant(name), s, call(variant(name), s, Cache(s), given, lambda b: given), lambda b: given)
+    cache, more = Cache(PLAIN), {"scale": -0.3}
+    given, alone = VARIANTS[name].given(PLAIN, cache, False)
+    found = call(variant(name), PLAIN, cache, given | more, lambda b: alone(b) | more)
+    hold(variant(name), PLAIN, found, lambda b: alone(b) | more)
 
 
 def test_tokens_without_an_axis_of_their_own(variant: Find) -> None:

@@ -46,6 +46,9 @@ def planned(terms: str, axes: str, *more: str) -> Plan:
         ('score: [{expr: "score + 2 * x[q] - x[k]"}]', "[batch, token]", ("grad: true",), False),
         ('score: [{expr: "score + x[q] - x[k]"}, {expr: "score * 2"}]', "[batch, token]", ("grad: true",), False),
         (MASKED, "[batch, token]", (), True),
+        # each score adds up once
+        ('score: [{expr: "score + score + x[q] - x[k]"}]', "[batch, token]", (), False),
+        ('score: [{expr: "x[q] - x[k]"}]', "[batch, token]", (), False),
         # masks read what workers would have no use for
         (DECAYS + "\n" + MASKED, "[batch, token]", (), False),
     ],
@@ -74,6 +77,7 @@ def test_products_begin_with_what_keys_add() -> None:
     assert found.hopper and found.least_scale == "1e-30"
     code = "\n".join(lines(block for blocks in found.hopper.forward.blocks.values() for block in blocks))
     assert "k_added = -in_x_k * (1 / scale)" in code and "q_added = in_x_q * LOG2E" in code
+    assert 'l = tl.where((l == 0) | (q_added == float("-inf")), 0.0, l + (q_added - q_added))' in code
     assert "in_x_k_tile" not in code and "in_x_q[:, None]" not in code
     masked = planned(DECAYS + "\n" + MASKED, "[batch, token, head]")
     assert masked.hopper and not masked.hopper.added and masked.least_scale == ""

@@ -1,4 +1,8 @@
-"""Conditions where they meet tiles: single floats, which the interpreter spreads as floats, and keys behind a query."""
+"""Conditions as kernels need them.
+
+Comparisons of single floats, which the interpreter spreads as floats, are made choices of truth values. What plainly
+hides all keys behind a query is told from other conditions.
+"""
 
 from __future__ import annotations
 

@@ -25,11 +25,10 @@ from .analysis import Analysis, analyse
 from .arguments import Argument
 from .cached_training import CachedTraining
 from .common_values import CommonValues
-from .families import decode, decode_hopper, hopper, statistics
+from .families import decode, decode_hopper, hopper, hopper_added, statistics
 from .families.decode import Decode
 from .families.decode_hopper import DecodeHopper
 from .families.hopper import Hopper
-from .families.hopper_added import LEAST_SCALE
 from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
@@ -234,7 +233,7 @@ class Plan:
     @property
     def least_scale(self) -> str:
         """The host's text of the least scale that kernels get which take maxima before they scale; "" if none does."""
-        return LEAST_SCALE if self.hopper and self.hopper.added else "" if self.spec.scores else "1e-37"
+        return hopper_added.LEAST_SCALE if self.hopper and self.hopper.added else "" if self.spec.scores else "1e-37"
 
     @property
     def floats(self) -> tuple[Argument, ...]:
@@ -372,7 +371,8 @@ def build(spec: Spec) -> Plan:
     weight = analysis.by_query.weight
     far = reach.build(spec) if analysis.keys.left and reach.hides_early_keys(spec) else None
     learns = any(given.grad for given in spec.inputs)
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns).tuned(tuned)
+    added = hopper_added.build(analysis.by_query) is not None
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, added).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}

@@ -18,7 +18,7 @@ from ..statements import Bundle, Statement, needed, reads, targets
 from .hopper_vectors import Vector
 
 LEAST_SCALE = "1e-30"
-"""The least scale that kernels get: what keys add stays finite over it, and so products can begin with that."""
+"""The least scale that kernels get: what keys add over it is finite, unless it is larger than 3e8."""
 
 LOG2, PRODUCTS = "LOG2E", "(1 / scale)"
 """What turns scores into log2 units, and into units of products of queries and keys."""
@@ -47,9 +47,12 @@ class Added:
 
     @property
     def raised(self) -> tuple[Statement, ...]:
-        """What a query adds to the LSE of its row, whose weights do not hang on it but where it leaves none."""
-        none = Statement("l", 'tl.where(q_added == float("-inf"), 0.0, l)', label="all scores are -inf", shape="[64]")
-        return (Statement("q_added", self.of("q", LOG2), shape="[64]"), none)
+        """What a query adds to its LSE: it changes no weight, but -inf leaves none, and what is no number NaN."""
+        none = '(l == 0) | (q_added == float("-inf"))'
+        return (
+            Statement("q_added", self.of("q", LOG2), shape="[64]"),
+            Statement("l", f"tl.where({none}, 0.0, l + (q_added - q_added))", label="NaN stays NaN", shape="[64]"),
+        )
 
     def less(self, terms: KernelTerms, rows: Iterable[Statement]) -> tuple[Bundle | Statement, ...]:
         """The statements that take what a query has from its LSE, behind the tuple of what they read.
@@ -70,7 +73,8 @@ def build(terms: KernelTerms) -> Added | None:
     parts = tuple(part for part in found if part is not None)
     vectors = all(access.form == "row" and access.input.dtype == "float" for _, access in parts)
     alone = all(kind == "score" for _, access in parts for kind, _ in terms.readers(access))
-    if not found or len(parts) < len(found) or not (vectors and alone) or terms.spec.sink:
+    once = all(sum(node == SCORE for node in term.score.walk()) == 1 for term in terms.spec.scores)
+    if not found or len(parts) < len(found) or not (vectors and alone and once) or terms.spec.sink:
         return None
     return Added(parts) if {access.side for _, access in parts} == {"q", "k"} else None
 

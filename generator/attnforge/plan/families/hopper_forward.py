@@ -49,21 +49,20 @@ class Forward:
         return vectors(self.terms, ("mask",) if self.added else ("step", "mask"))
 
     @property
-    def begin(self) -> Vector | None:
-        """What scores of each key begin with."""
-        return self.added.begin if self.added else None
+    def begin(self) -> tuple[Vector, ...]:
+        """What scores of each key begin with, if it is not 0."""
+        return (self.added.begin,) if self.added else ()
 
     @cached_property
     def handed(self) -> tuple[Vector, ...]:
         """All that the loader hands on of each key."""
-        return (*((self.begin,) if self.begin else ()), *self.vectors)
+        return (*self.begin, *self.vectors)
 
     @cached_property
     def read(self) -> tuple[Statement, ...]:
         """The statements by which it has that of a tile."""
         loads = (*self.terms.loads("step"), *self.terms.loads("mask"))
-        begin = (self.begin.read,) if self.begin else ()
-        return needed((*loads, *begin), (vector.name for vector in self.handed))
+        return needed((*loads, *(vector.read for vector in self.begin)), (vector.name for vector in self.handed))
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
@@ -185,7 +184,7 @@ class Forward:
             ),
             "load_enter": entered,
             "load_own": lengths,
-            "begin_stored": hand_on(BEGIN_READY, [self.begin] if self.begin else []),
+            "begin_stored": hand_on(BEGIN_READY, self.begin),
             "vectors": hand_on(READY, self.vectors),
             "values": self._values,
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
@@ -202,7 +201,7 @@ class Forward:
             ),
         }
         buffers = (*self._barriers, *(vector.buffer for vector in self.handed))
-        begin = (self.begin.tile,) if self.begin else ()
+        begin = tuple(vector.tile for vector in self.begin)
         texts = {
             "there": there,
             "order": self._order_of_tiles,
@@ -273,15 +272,15 @@ class Forward:
     def _below(self) -> tuple[Statement, ...]:
         """What a product of scores begins with."""
         shape = "[rows.shape[0], others.shape[0]]"
-        if not self.begin:
-            return (Statement("below", f"gl.full({shape}, 0.0, gl.float32, SCORES)"),)
-        value = f"gl.expand_dims({self.begin.tile}.load(gl.SliceLayout(0, SCORES)), 0)"
-        return (Statement("below", f"{value}.broadcast_to({shape})"),)
+        value = f"gl.full({shape}, 0.0, gl.float32, SCORES)"
+        for vector in self.begin:
+            value = f"gl.expand_dims({vector.tile}.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to({shape})"
+        return (Statement("below", value),)
 
     @property
     def _begin_comes(self) -> tuple[Statement, ...]:
         """The statements that find what a tile's scores begin with, once it is there."""
-        return (wait(BEGIN_READY), self.begin.at_hand) if self.begin else ()
+        return (wait(BEGIN_READY), *(vector.at_hand for vector in self.begin)) if self.begin else ()
 
     @property
     def _barriers(self) -> tuple[str, ...]:

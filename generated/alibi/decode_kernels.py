@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20efeb80147e8f0e
-#   text hash     499313e42f02a136
+#   content hash  048f5166be0de0f9
+#   text hash     0211db19cd10fae8
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

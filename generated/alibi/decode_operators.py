@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20efeb80147e8f0e
-#   text hash     091dbd009ab69b0c
+#   content hash  048f5166be0de0f9
+#   text hash     686d278f9a80e85a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

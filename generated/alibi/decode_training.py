@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20efeb80147e8f0e
-#   text hash     d21adda156139048
+#   content hash  048f5166be0de0f9
+#   text hash     1163bbd1e24e704f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20efeb80147e8f0e
-#   text hash     748da4f486e665b5
+#   content hash  048f5166be0de0f9
+#   text hash     1984df89d8572513
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20efeb80147e8f0e
-#   text hash     31f3359012861f56
+#   content hash  048f5166be0de0f9
+#   text hash     ae8aa1118068ba33
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

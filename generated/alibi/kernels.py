@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20efeb80147e8f0e
-#   text hash     218438665f8b276e
+#   content hash  048f5166be0de0f9
+#   text hash     c9bfd2293ce64d03
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20efeb80147e8f0e
-#   text hash     95bee9492ea67408
+#   content hash  048f5166be0de0f9
+#   text hash     4f314b3f5754b7a7
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

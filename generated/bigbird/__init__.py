@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72d652908cc4abbd
-#   text hash     a3990cb8a0c74de8
+#   content hash  a24314aede979e6f
+#   text hash     5c865166028233e3
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

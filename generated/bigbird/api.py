@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72d652908cc4abbd
-#   text hash     9889f782e65a46ce
+#   content hash  a24314aede979e6f
+#   text hash     f759090dc657e01e
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

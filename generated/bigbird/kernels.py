@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72d652908cc4abbd
-#   text hash     f3eaaa8f5e401a6d
+#   content hash  a24314aede979e6f
+#   text hash     2777d87adc7adf41
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72d652908cc4abbd
-#   text hash     e8871ed4cf9f9b08
+#   content hash  a24314aede979e6f
+#   text hash     91beba7c2124d3db
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

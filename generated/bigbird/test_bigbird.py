@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72d652908cc4abbd
-#   text hash     e8b3c4039efb6f11
+#   content hash  a24314aede979e6f
+#   text hash     ba05eef7567b9e55
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

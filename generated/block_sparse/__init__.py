@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8b5c8b9afbf767a
-#   text hash     81bdf2231f985c55
+#   content hash  177345406e98cd6a
+#   text hash     3f3c9982d16be5ad
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

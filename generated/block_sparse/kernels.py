@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8b5c8b9afbf767a
-#   text hash     828e68360031189c
+#   content hash  177345406e98cd6a
+#   text hash     5404ec5195f5242e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

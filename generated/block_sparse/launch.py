@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8b5c8b9afbf767a
-#   text hash     0c89076fcf570b36
+#   content hash  177345406e98cd6a
+#   text hash     68fa084f66c5a400
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

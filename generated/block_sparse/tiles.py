@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8b5c8b9afbf767a
-#   text hash     3b7f82de2a74b2b6
+#   content hash  177345406e98cd6a
+#   text hash     0c8713b5cfc4b1c7
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

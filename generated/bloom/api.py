@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58917bc2e222bd69
-#   text hash     7ff68a275b4aaabd
+#   content hash  dad52833ff06d644
+#   text hash     92c80088cb7eb016
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

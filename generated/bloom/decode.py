@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58917bc2e222bd69
-#   text hash     948fc4ea465679e1
+#   content hash  dad52833ff06d644
+#   text hash     34c5aaa9a7e77c41
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

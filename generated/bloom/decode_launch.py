@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58917bc2e222bd69
-#   text hash     0ccdfa9d4b4ab79f
+#   content hash  dad52833ff06d644
+#   text hash     2a571c6f93778af9
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

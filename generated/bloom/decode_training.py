@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58917bc2e222bd69
-#   text hash     4993091359c534be
+#   content hash  dad52833ff06d644
+#   text hash     6b803d797eac7191
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

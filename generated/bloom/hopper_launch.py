@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58917bc2e222bd69
-#   text hash     9efaa82d073078cf
+#   content hash  dad52833ff06d644
+#   text hash     f48702ab142a9432
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

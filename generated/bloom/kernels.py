@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58917bc2e222bd69
-#   text hash     8eb76eaf9c108d8e
+#   content hash  dad52833ff06d644
+#   text hash     8a55d7e0535f1bdf
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58917bc2e222bd69
-#   text hash     4b023115c41370f3
+#   content hash  dad52833ff06d644
+#   text hash     6c5bb1846db944e2
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     8a3373161c992b6f
+#   content hash  b28ea1e2520d5d3b
+#   text hash     b42b39ccedffd228
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

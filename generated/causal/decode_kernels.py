@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     4623c15205da13be
+#   content hash  b28ea1e2520d5d3b
+#   text hash     fb7feb573080443c
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

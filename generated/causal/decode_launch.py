@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     d28652aab7200305
+#   content hash  b28ea1e2520d5d3b
+#   text hash     7af77119bd01633a
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     eb872b7bd98622d8
+#   content hash  b28ea1e2520d5d3b
+#   text hash     375d51018f2e464e
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

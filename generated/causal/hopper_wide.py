@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     3a64528bbffdde47
+#   content hash  b28ea1e2520d5d3b
+#   text hash     19afa79977c42e21
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

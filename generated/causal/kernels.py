@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     4d5539faa9b5e7c4
+#   content hash  b28ea1e2520d5d3b
+#   text hash     1045f3b382a4cb85
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     1b7419c4f0fe55b3
+#   content hash  b28ea1e2520d5d3b
+#   text hash     52c4a7b82c8a1724
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

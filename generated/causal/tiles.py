@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3b4bfd29c58b3bd
-#   text hash     1f222c6b718d9075
+#   content hash  b28ea1e2520d5d3b
+#   text hash     ac41151fa453275d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96dc7061812eb26b
-#   text hash     bb233871d4efa7f7
+#   content hash  7fc03cd50669056a
+#   text hash     8bee980f4b02ba8d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

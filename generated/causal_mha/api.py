@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96dc7061812eb26b
-#   text hash     bbfba95b11308229
+#   content hash  7fc03cd50669056a
+#   text hash     f0b82a44d51db05d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

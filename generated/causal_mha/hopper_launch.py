@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96dc7061812eb26b
-#   text hash     85f370d6aef43e6c
+#   content hash  7fc03cd50669056a
+#   text hash     c7a105424f306c0f
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96dc7061812eb26b
-#   text hash     37a958ae61aabb74
+#   content hash  7fc03cd50669056a
+#   text hash     4794fde78a46de8a
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

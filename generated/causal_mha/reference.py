@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96dc7061812eb26b
-#   text hash     a27379642497a9c3
+#   content hash  7fc03cd50669056a
+#   text hash     9ec3d4cdcf9f1cbc
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

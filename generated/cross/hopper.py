@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5bc32994d531668
-#   text hash     b4b2f847ac36780e
+#   content hash  7cbb846e9082d794
+#   text hash     a6f870ea3f98e51d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
-to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
+much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
 workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it

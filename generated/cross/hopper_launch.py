@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5bc32994d531668
-#   text hash     a0cb72a32650f961
+#   content hash  7cbb846e9082d794
+#   text hash     3a0c395a6cf45300
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

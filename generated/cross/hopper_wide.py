@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5bc32994d531668
-#   text hash     5c82d1bf4b65a4aa
+#   content hash  7cbb846e9082d794
+#   text hash     ddbd846ab2807ded
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

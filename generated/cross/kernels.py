@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5bc32994d531668
-#   text hash     ed2353f9d90768d6
+#   content hash  7cbb846e9082d794
+#   text hash     771fcb4847a438ab
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5bc32994d531668
-#   text hash     28ed16e4b2e4bebe
+#   content hash  7cbb846e9082d794
+#   text hash     5288e64dc04b3067
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5bc32994d531668
-#   text hash     84c9532a67a3dcd1
+#   content hash  7cbb846e9082d794
+#   text hash     09fd57a83d3aefa4
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

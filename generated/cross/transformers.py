@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f5bc32994d531668
-#   text hash     9c33db1eb1544bd1
+#   content hash  7cbb846e9082d794
+#   text hash     9de76170f2168529
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

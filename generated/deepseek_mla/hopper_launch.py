@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cb7b93bfec8d1ea
-#   text hash     de0140a4c8e0587c
+#   content hash  fbffcff04e7efaf3
+#   text hash     95a0f3b734d59884
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

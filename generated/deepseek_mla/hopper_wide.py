@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cb7b93bfec8d1ea
-#   text hash     ab3c8cf6a18024d0
+#   content hash  fbffcff04e7efaf3
+#   text hash     fde99d2d51c07594
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cb7b93bfec8d1ea
-#   text hash     0f7d0cae82766076
+#   content hash  fbffcff04e7efaf3
+#   text hash     6c26208d27419770
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cb7b93bfec8d1ea
-#   text hash     783e1cd1bd20e4a0
+#   content hash  fbffcff04e7efaf3
+#   text hash     ebd9d1e7abc6afaf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cb7b93bfec8d1ea
-#   text hash     94da6481be509485
+#   content hash  fbffcff04e7efaf3
+#   text hash     cb5751a0f1d341e0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cb7b93bfec8d1ea
-#   text hash     48224495fd30f840
+#   content hash  fbffcff04e7efaf3
+#   text hash     c41479e81345a688
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  59724a589d5fb535
-#   text hash     17c6f6fe90963dcc
+#   content hash  c08c02ef1b9ec742
+#   text hash     13d1d3f3361b0ffa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  59724a589d5fb535
-#   text hash     adb9326c541819fe
+#   content hash  c08c02ef1b9ec742
+#   text hash     855fd4e8e39cda68
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  59724a589d5fb535
-#   text hash     da8fa43167596213
+#   content hash  c08c02ef1b9ec742
+#   text hash     d2c98c90d389c096
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  59724a589d5fb535
-#   text hash     5885f3d815df774e
+#   content hash  c08c02ef1b9ec742
+#   text hash     a453abaedb888e32
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  59724a589d5fb535
-#   text hash     62f7aa2071450fb2
+#   content hash  c08c02ef1b9ec742
+#   text hash     7d5e4de7eb579de9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

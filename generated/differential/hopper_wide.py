@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  50391917eec4ff6c
-#   text hash     28caadbc5b75770f
+#   content hash  30adf15729f6c3e2
+#   text hash     1863e62b125dc61e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  50391917eec4ff6c
-#   text hash     78fbfa22d34b2c69
+#   content hash  30adf15729f6c3e2
+#   text hash     6012b5d79211a138
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  50391917eec4ff6c
-#   text hash     dad7fd67bc7ec9d6
+#   content hash  30adf15729f6c3e2
+#   text hash     9641a002af2f852b
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  50391917eec4ff6c
-#   text hash     9ef4b6e7c2be92ba
+#   content hash  30adf15729f6c3e2
+#   text hash     fbd6835e6a541cba
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  50391917eec4ff6c
-#   text hash     7300341a64885db3
+#   content hash  30adf15729f6c3e2
+#   text hash     5a2c37ba8fc9fa0d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5c0081335ae7710
-#   text hash     c8de1e9cab3042f5
+#   content hash  a15be3933258d67c
+#   text hash     03eb534fa8477366
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5c0081335ae7710
-#   text hash     a2f90bdcd91e00fc
+#   content hash  a15be3933258d67c
+#   text hash     7d37655b1849b211
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5c0081335ae7710
-#   text hash     19a121f9e8b6ce01
+#   content hash  a15be3933258d67c
+#   text hash     7daf814a05c0b295
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5c0081335ae7710
-#   text hash     57aa1b96cf8db29c
+#   content hash  a15be3933258d67c
+#   text hash     5158068382b5e2a0
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

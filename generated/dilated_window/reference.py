@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5c0081335ae7710
-#   text hash     aa617d84b2152e99
+#   content hash  a15be3933258d67c
+#   text hash     142235ae72cd5c9a
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f44c7c1c0a69cfce
-#   text hash     51df59fd505c49bc
+#   content hash  141856e240179fa9
+#   text hash     493d452e704de5ff
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f44c7c1c0a69cfce
-#   text hash     f4fe08b1f00731f8
+#   content hash  141856e240179fa9
+#   text hash     35528a333f145da8
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f44c7c1c0a69cfce
-#   text hash     279e3b4524b7df91
+#   content hash  141856e240179fa9
+#   text hash     e8600b69681506a4
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f44c7c1c0a69cfce
-#   text hash     3783378f5dd5d80a
+#   content hash  141856e240179fa9
+#   text hash     bd3c007f83b20eb6
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f44c7c1c0a69cfce
-#   text hash     e6254a5589fa5c8f
+#   content hash  141856e240179fa9
+#   text hash     c9abf69e2444e19e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d9025a6b31acc555
-#   text hash     1246ade1894062f4
+#   content hash  27e38336938fd3c2
+#   text hash     b0651e6acb1bbaa3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b6fee509ca51c472
-#   text hash     635597a48d6b8c6d
+#   content hash  370651341124ae8f
+#   text hash     2d728da7e83b684c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

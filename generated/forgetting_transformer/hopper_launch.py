@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b6fee509ca51c472
-#   text hash     caa78fd50a1d7ef3
+#   content hash  370651341124ae8f
+#   text hash     abc58f0bd6883dc0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

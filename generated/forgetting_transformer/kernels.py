@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b6fee509ca51c472
-#   text hash     3d509bb2ebd685ab
+#   content hash  370651341124ae8f
+#   text hash     a6a0b1b524101983
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

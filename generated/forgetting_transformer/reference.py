@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b6fee509ca51c472
-#   text hash     fb4fc05ff719aada
+#   content hash  370651341124ae8f
+#   text hash     5aa6c83faa6af092
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

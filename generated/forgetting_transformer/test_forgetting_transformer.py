@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b6fee509ca51c472
-#   text hash     21a18b81ae8379af
+#   content hash  370651341124ae8f
+#   text hash     6e8c639d56d302cb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

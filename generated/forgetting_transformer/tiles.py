@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b6fee509ca51c472
-#   text hash     4c9814ed56a2cdba
+#   content hash  370651341124ae8f
+#   text hash     33f27709415685db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  38c0aa98128a91b1
-#   text hash     20f49cab55a76afb
+#   content hash  f7579d7bcaec121f
+#   text hash     727404e413e83460
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  38c0aa98128a91b1
-#   text hash     9f4961f521314081
+#   content hash  f7579d7bcaec121f
+#   text hash     d612ec0206542234
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

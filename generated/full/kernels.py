@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  38c0aa98128a91b1
-#   text hash     ba5690a122ca74b8
+#   content hash  f7579d7bcaec121f
+#   text hash     836b10b076902343
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

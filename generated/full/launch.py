@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  38c0aa98128a91b1
-#   text hash     8d6c60afeaa265d2
+#   content hash  f7579d7bcaec121f
+#   text hash     2c809911b5572184
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

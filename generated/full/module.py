@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  38c0aa98128a91b1
-#   text hash     b2070574175630a6
+#   content hash  f7579d7bcaec121f
+#   text hash     152bccfb0b0522ba
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  38c0aa98128a91b1
-#   text hash     931090a56b7628ea
+#   content hash  f7579d7bcaec121f
+#   text hash     0a4863ef1f260ac2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  451aec97cca44011
-#   text hash     536bb1e91912422f
+#   content hash  5cd82196705adf63
+#   text hash     46111c27d2ed9e00
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  451aec97cca44011
-#   text hash     bd8a95690b6693e4
+#   content hash  5cd82196705adf63
+#   text hash     635385301b37a37a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  451aec97cca44011
-#   text hash     1fc60f21ec4a14b7
+#   content hash  5cd82196705adf63
+#   text hash     c5e8e5ae86efb39f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

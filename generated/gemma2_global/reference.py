@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  451aec97cca44011
-#   text hash     96cd9d29ee0c1a91
+#   content hash  5cd82196705adf63
+#   text hash     f6538a1e8d9d6de1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  451aec97cca44011
-#   text hash     a7ef8fd5758b8f5a
+#   content hash  5cd82196705adf63
+#   text hash     2269f83456ea6232
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

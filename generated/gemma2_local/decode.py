@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24689e85a629900f
-#   text hash     299e768dceaf2cf4
+#   content hash  92ad3b9d284d8c70
+#   text hash     2f452a0ced9b5a2d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

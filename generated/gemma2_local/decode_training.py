@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24689e85a629900f
-#   text hash     78713ae5d8fdf490
+#   content hash  92ad3b9d284d8c70
+#   text hash     245aab92aea06f08
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24689e85a629900f
-#   text hash     7a335905a93426f1
+#   content hash  92ad3b9d284d8c70
+#   text hash     8dc0bd45723ee760
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

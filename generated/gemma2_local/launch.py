@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24689e85a629900f
-#   text hash     b446f4a346d1062f
+#   content hash  92ad3b9d284d8c70
+#   text hash     4353c633eeccb806
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

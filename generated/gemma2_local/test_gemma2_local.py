@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24689e85a629900f
-#   text hash     7a63bb3151c16efe
+#   content hash  92ad3b9d284d8c70
+#   text hash     4d4b9c04dc779f3a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8dc75cfb2e484ea
-#   text hash     f3695d64f0a52b14
+#   content hash  34466d6e7bdefdce
+#   text hash     7fde86de6a56cad1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8dc75cfb2e484ea
-#   text hash     030d223bfd3f7756
+#   content hash  34466d6e7bdefdce
+#   text hash     2d36bc86bde77bcf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8dc75cfb2e484ea
-#   text hash     07c5c753e657ec0c
+#   content hash  34466d6e7bdefdce
+#   text hash     e0b34240ef8b069a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8dc75cfb2e484ea
-#   text hash     02837ff88fdb8100
+#   content hash  34466d6e7bdefdce
+#   text hash     c4e7a2305badbd77
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8dc75cfb2e484ea
-#   text hash     edc127cd0ace98af
+#   content hash  34466d6e7bdefdce
+#   text hash     0fea573bb3d8732c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f608b8c8ba677bae
-#   text hash     119100ce2a18d750
+#   content hash  c3a20e884b3010bf
+#   text hash     7dc33cba267df15f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f608b8c8ba677bae
-#   text hash     aa824d4e4519c1be
+#   content hash  c3a20e884b3010bf
+#   text hash     962aeaed80df9eaf
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f608b8c8ba677bae
-#   text hash     1d0faf16edb8d37a
+#   content hash  c3a20e884b3010bf
+#   text hash     4e5fe7c52b64eca2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
-to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
+much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
 workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f608b8c8ba677bae
-#   text hash     4f197550b2d46b39
+#   content hash  c3a20e884b3010bf
+#   text hash     31acb955aa0c9f31
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

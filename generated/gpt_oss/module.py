@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f608b8c8ba677bae
-#   text hash     604768a062633233
+#   content hash  c3a20e884b3010bf
+#   text hash     26a8d17d7f0db89f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f608b8c8ba677bae
-#   text hash     46170c304ccb5201
+#   content hash  c3a20e884b3010bf
+#   text hash     822978c0ed8e13b9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

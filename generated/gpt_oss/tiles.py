@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f608b8c8ba677bae
-#   text hash     69183c6ecb709806
+#   content hash  c3a20e884b3010bf
+#   text hash     5356672796fd19af
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

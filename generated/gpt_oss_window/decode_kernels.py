@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363bacb2f74b0b31
-#   text hash     bd5321bcee908bac
+#   content hash  84f0c147dd6f4663
+#   text hash     d4f293e63a230b64
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

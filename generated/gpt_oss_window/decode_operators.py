@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363bacb2f74b0b31
-#   text hash     16fb54d924dd92f8
+#   content hash  84f0c147dd6f4663
+#   text hash     a0c32d0c706c31d3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363bacb2f74b0b31
-#   text hash     ec945ad45c18a3b3
+#   content hash  84f0c147dd6f4663
+#   text hash     67b8f326165f4eca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363bacb2f74b0b31
-#   text hash     d6e341b846ad084e
+#   content hash  84f0c147dd6f4663
+#   text hash     3741868f15aa6e2f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  363bacb2f74b0b31
-#   text hash     1ee1fdd77528c157
+#   content hash  84f0c147dd6f4663
+#   text hash     05d6182ba7173d27
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

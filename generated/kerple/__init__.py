@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7a606f3b506e927
-#   text hash     4bee3cac47bef9ce
+#   content hash  979ea96b9121d380
+#   text hash     5d755a137a0d892a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7a606f3b506e927
-#   text hash     f0a7f1d386454674
+#   content hash  979ea96b9121d380
+#   text hash     fb23b3146180d473
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

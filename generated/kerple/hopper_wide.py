@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7a606f3b506e927
-#   text hash     de4371c953e53925
+#   content hash  979ea96b9121d380
+#   text hash     8fc399922ab5c25d
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

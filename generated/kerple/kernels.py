@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7a606f3b506e927
-#   text hash     c6e8a141e951bae2
+#   content hash  979ea96b9121d380
+#   text hash     3f59818642a9f9f1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

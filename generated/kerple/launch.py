@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7a606f3b506e927
-#   text hash     4b8abab5fa1d48c8
+#   content hash  979ea96b9121d380
+#   text hash     61468a0e4d477b32
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7a606f3b506e927
-#   text hash     42ed7237029f5c4c
+#   content hash  979ea96b9121d380
+#   text hash     e931e3a263caba32
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

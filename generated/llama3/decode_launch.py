@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4cdae31fc896c74
-#   text hash     87d5ebb39dbfcef5
+#   content hash  83d23af60497c685
+#   text hash     5f1de700c483aa24
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4cdae31fc896c74
-#   text hash     44c2bb1dffec31fd
+#   content hash  83d23af60497c685
+#   text hash     93092c10bf7e1ed3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4cdae31fc896c74
-#   text hash     95ef6f9fbdda9cd9
+#   content hash  83d23af60497c685
+#   text hash     1dc776c0997020c1
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4cdae31fc896c74
-#   text hash     5408fbc766c1febf
+#   content hash  83d23af60497c685
+#   text hash     8e10f1e314f3b009
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4cdae31fc896c74
-#   text hash     788a1ab9f1a7f29a
+#   content hash  83d23af60497c685
+#   text hash     632e600c570f019d
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4cdae31fc896c74
-#   text hash     9483e01237bbff8d
+#   content hash  83d23af60497c685
+#   text hash     70c3fdf47633c2ef
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4cdae31fc896c74
-#   text hash     8b8b83367075a501
+#   content hash  83d23af60497c685
+#   text hash     b3f9ddd8c54ed614
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

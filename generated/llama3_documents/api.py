@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7c87daa79f9de402
-#   text hash     1ffb88b57e980a87
+#   content hash  8555e53f1aee2a6a
+#   text hash     77aa65c9031a5410
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

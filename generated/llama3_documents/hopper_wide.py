@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7c87daa79f9de402
-#   text hash     283b5a153c4655ae
+#   content hash  8555e53f1aee2a6a
+#   text hash     c0f078ee41aa5f4e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

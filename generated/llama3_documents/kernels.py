@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7c87daa79f9de402
-#   text hash     228e648dca3fe35b
+#   content hash  8555e53f1aee2a6a
+#   text hash     e28cda62c20885ee
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

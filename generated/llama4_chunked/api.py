@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c52fa07fccfc03a
-#   text hash     303fa8d754e01107
+#   content hash  5a995f5bf77e2372
+#   text hash     cede34055637a687
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c52fa07fccfc03a
-#   text hash     e111cdb3472c09e6
+#   content hash  5a995f5bf77e2372
+#   text hash     95f76f7a58291bf7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

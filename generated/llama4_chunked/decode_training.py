@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c52fa07fccfc03a
-#   text hash     75b939ce3e0b42f8
+#   content hash  5a995f5bf77e2372
+#   text hash     2537f0813a02d407
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

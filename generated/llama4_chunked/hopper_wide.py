@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c52fa07fccfc03a
-#   text hash     29620e341af905e1
+#   content hash  5a995f5bf77e2372
+#   text hash     59ccd9fd0fae03d9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

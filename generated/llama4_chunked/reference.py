@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c52fa07fccfc03a
-#   text hash     869af469a1a70e23
+#   content hash  5a995f5bf77e2372
+#   text hash     f66f972c2b957118
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

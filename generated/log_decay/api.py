@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  003f55fba1497503
-#   text hash     510007fc9b1bbb9c
+#   content hash  44ea33a0e6d47ef2
+#   text hash     624ecd007fc5253c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  003f55fba1497503
-#   text hash     4f9bb18b571c683a
+#   content hash  44ea33a0e6d47ef2
+#   text hash     e7e4bf52a1b644bb
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
-to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
+much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
 workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it

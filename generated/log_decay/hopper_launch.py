@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  003f55fba1497503
-#   text hash     522e8d675c795e63
+#   content hash  44ea33a0e6d47ef2
+#   text hash     6311a08877dc5b4a
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

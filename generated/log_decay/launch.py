@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  003f55fba1497503
-#   text hash     f4d9488e7308f09c
+#   content hash  44ea33a0e6d47ef2
+#   text hash     e300ce503a47c5c5
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  003f55fba1497503
-#   text hash     9094c910e3a8c651
+#   content hash  44ea33a0e6d47ef2
+#   text hash     09fea682d1adfdf6
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

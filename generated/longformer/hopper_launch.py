@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4b9ee287e7d3913
-#   text hash     544fa2a4c403162e
+#   content hash  ccdd30638252bf95
+#   text hash     d2e8d69070e590a4
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

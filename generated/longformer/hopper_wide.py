@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4b9ee287e7d3913
-#   text hash     b8a45e996405dd94
+#   content hash  ccdd30638252bf95
+#   text hash     cf229e76e5b2a1fa
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

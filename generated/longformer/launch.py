@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4b9ee287e7d3913
-#   text hash     04afa0794df38fe7
+#   content hash  ccdd30638252bf95
+#   text hash     db4163fa5173d180
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

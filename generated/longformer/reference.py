@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4b9ee287e7d3913
-#   text hash     22a04d247f35afe5
+#   content hash  ccdd30638252bf95
+#   text hash     feec643872cc6240
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4b9ee287e7d3913
-#   text hash     5e2c0e8ad914ccbe
+#   content hash  ccdd30638252bf95
+#   text hash     3ed5a1ac83b2fefa
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

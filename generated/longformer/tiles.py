@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4b9ee287e7d3913
-#   text hash     d04b217cd9c7e7a4
+#   content hash  ccdd30638252bf95
+#   text hash     1d1969dc3214bb86
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  53fd56be5725adf8
-#   text hash     179a626c2cd7cf82
+#   content hash  f6ecfab9a6c46f24
+#   text hash     db4e73f1a84e019e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

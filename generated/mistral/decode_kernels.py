@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  53fd56be5725adf8
-#   text hash     d695e251e494a288
+#   content hash  f6ecfab9a6c46f24
+#   text hash     2cfb5d645e094190
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  53fd56be5725adf8
-#   text hash     8202718852590341
+#   content hash  f6ecfab9a6c46f24
+#   text hash     a980020ee7982685
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  53fd56be5725adf8
-#   text hash     d424301669214e3f
+#   content hash  f6ecfab9a6c46f24
+#   text hash     7b2ff7780161074d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  53fd56be5725adf8
-#   text hash     78f090c77010c8c5
+#   content hash  f6ecfab9a6c46f24
+#   text hash     7a7d154e7b822a9b
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  53fd56be5725adf8
-#   text hash     c8fd00ada6e4034b
+#   content hash  f6ecfab9a6c46f24
+#   text hash     cb26f5a81c25ecc0
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

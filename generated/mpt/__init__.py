@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7a0f51482c72f5a
-#   text hash     65b577d63ca9d4e8
+#   content hash  d30bf3d40e12a768
+#   text hash     477b64acd96cf0bc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7a0f51482c72f5a
-#   text hash     755f7e84b5cd6b54
+#   content hash  d30bf3d40e12a768
+#   text hash     4ed096bdd33f20be
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7a0f51482c72f5a
-#   text hash     38ceedab88fec9ef
+#   content hash  d30bf3d40e12a768
+#   text hash     79450189ec951aef
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

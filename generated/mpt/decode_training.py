@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7a0f51482c72f5a
-#   text hash     214f0d744e47aa79
+#   content hash  d30bf3d40e12a768
+#   text hash     50cdd03eaa414097
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7a0f51482c72f5a
-#   text hash     098e414beddb5ee8
+#   content hash  d30bf3d40e12a768
+#   text hash     2ea2fe2e81ad1c2a
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

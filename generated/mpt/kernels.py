@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7a0f51482c72f5a
-#   text hash     7f887ecbf19266e1
+#   content hash  d30bf3d40e12a768
+#   text hash     1d94031deb0c6047
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7a0f51482c72f5a
-#   text hash     773cb3e7df01390b
+#   content hash  d30bf3d40e12a768
+#   text hash     f3d945691fdd37ba
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3aa7aca6f27055fb
-#   text hash     ced57bf251f4cb8a
+#   content hash  4b223c9a8142c6ad
+#   text hash     b86aaaa94ffd680a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

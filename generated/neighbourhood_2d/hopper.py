@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3aa7aca6f27055fb
-#   text hash     18e01dc723870b57
+#   content hash  4b223c9a8142c6ad
+#   text hash     38a201246e33f106
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
-to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
+much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
 workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it

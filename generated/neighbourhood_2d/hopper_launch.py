@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3aa7aca6f27055fb
-#   text hash     9685a6135c486cc5
+#   content hash  4b223c9a8142c6ad
+#   text hash     219bbbbc7b9904a0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3aa7aca6f27055fb
-#   text hash     99116ba6696df051
+#   content hash  4b223c9a8142c6ad
+#   text hash     5d8142ef41a83781
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

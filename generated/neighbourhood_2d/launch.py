@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3aa7aca6f27055fb
-#   text hash     c84370ee765fb5b1
+#   content hash  4b223c9a8142c6ad
+#   text hash     a8bcf1a258cd370c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24ff4b6cbbdf7073
-#   text hash     808399b1e26e6ca0
+#   content hash  f9b5dc76a4af70f7
+#   text hash     5bc9a99643c76ac9
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24ff4b6cbbdf7073
-#   text hash     a649b8b907979c2e
+#   content hash  f9b5dc76a4af70f7
+#   text hash     c110f10ca3a804de
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24ff4b6cbbdf7073
-#   text hash     b5afb75432f002b0
+#   content hash  f9b5dc76a4af70f7
+#   text hash     df517aa25a50aa6b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24ff4b6cbbdf7073
-#   text hash     10c555547db4e5b0
+#   content hash  f9b5dc76a4af70f7
+#   text hash     6dbca199f19f2596
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -47,7 +47,7 @@ def _attend(
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages, balance="slots",
             ),
         )  # fmt: skip
 

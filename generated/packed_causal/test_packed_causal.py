@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24ff4b6cbbdf7073
-#   text hash     4e5cb1e3461fb29d
+#   content hash  f9b5dc76a4af70f7
+#   text hash     1ed4c34fc196ceef
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

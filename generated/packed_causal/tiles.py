@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  24ff4b6cbbdf7073
-#   text hash     206c6fd52d28b6cb
+#   content hash  f9b5dc76a4af70f7
+#   text hash     a16e9b31eb4c5dc9
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -112,6 +112,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (16384,), 128: (2048,), 256: (0,)},
+    "forward": {64: (4096,), 128: (1024,), 256: (0,)},
     "backward": {64: (4096,), 128: (2048,), 256: (2048,)},
 }

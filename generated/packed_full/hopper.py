@@ -1,14 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1078241af2bc7db9
-#   text hash     1f393475467a9e93
+#   content hash  b681bac72df60a19
+#   text hash     7822796bdf2e3812
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
-to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
-workers of four warps take 64 of the queries each, side by side:
+Programs take items as they have time: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
+each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
     work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the
@@ -25,11 +24,12 @@ Layouts
     WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
 
 Symbols
-    items, per_item    what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs
-    tiles, group       tiles of queries of a head, and heads of a group
-    order              these four, which `digits` counts by
-    place, step        a program's item and the way to its next one, as (group, tile or pair, head of the group)
-    early, half        the number of an item's early tile; which tile of the item: 0 for the late one
+    items, item        tiles of queries of all heads, and the number of one
+    slots, slot        room for tiles of queries of a head, and the number of such a place
+    group              heads of a group
+    coming             the next item, taken while the one at hand is loaded
+    places             for each stage of queries which tile, sequence and head they are of
+    room               tiles of a sequence, or one more
     STAGES, Q_STAGES   stages of the buffers of keys and of values, and of that of queries
     queries, buffers   the buffer of queries with its barriers; those of keys and of values
     WORKERS            how many workers a program has
@@ -70,23 +70,58 @@ copy_tile = runtime.gluon_copy_of_tiles()
 
 
 @gluon.jit
-def digits(n, order):
-    """A number of items, n, as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
-    items, tiles, group, per_item = order
-    of_group = tl.cdiv(tiles, per_item)
-    return n // (of_group * group), n // group % of_group, n % group
+def take_next(lse_ptr, q_rows, items):
+    """The number of an item that no program has taken, or one behind the last.
+
+    They count in a place of the LSE that no sequence has, from the bits of infinity on: who takes the last puts these back.
+    """
+    taken_ptr = tl.cast(lse_ptr + q_rows - 1, tl.pointer_type(tl.int32), bitcast=True)
+    taken = tl.atomic_add(taken_ptr, 1, sem="relaxed") - 0x7F800000
+    if taken == items - 1:
+        tl.store(taken_ptr, 0x7F800000)
+    return tl.num_programs(0) + taken
 
 
 @gluon.jit
-def add_digits(place, step, order):
-    """The sum of two such numbers, place and step, without a division."""
-    items, tiles, group, per_item = order
-    of_group = tl.cdiv(tiles, per_item)
-    head = place[2] + step[2]
-    carry = (head >= group).to(tl.int32)
-    early = place[1] + step[1] + carry
-    further = (early >= of_group).to(tl.int32)
-    return place[0] + step[0] + further, early - further * of_group, head - carry * group
+def find_tile(cu_seqlens_ptr, slot, sequences, ROWS: gl.constexpr):
+    """The sequence that a slot belongs to by `cu_seqlens_ptr`, and which of its tiles it is.
+
+    Sequence b, which begins in row n, has slots from n // ROWS + b on: as many as it has tiles, or one more. The first one
+    has those before it as well, the last one those behind. Each thread looks at one of 32 of those that come into question.
+    """
+    b, begin, count = 0, 0, sequences
+    while count > 1:
+        count = tl.cdiv(count, 32)
+        number = b + count * gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+        row = tl.load(cu_seqlens_ptr + number, mask=number < sequences, other=2**31 - 1)
+        begins = tl.where(number == 0, 0, row // ROWS + number)
+        b = tl.max(tl.where(begins <= slot, number, b), 0)
+        begin = tl.max(tl.where(begins <= slot, begins, 0), 0)
+    return b, slot - begin
+
+
+@gluon.jit
+def hand_on(places, stage, tile, b, head):
+    """Tell workers which tile of which head a stage has."""
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
+    places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
+    places.index(stage * 3 + 2).store(gl.full([1], head, gl.int32, ONE))
+
+
+@gluon.jit
+def handed_on(number):
+    """A number in shared memory."""
+    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+
+
+@gluon.jit
+def next_place(begun, ready, places, STAGES: gl.constexpr):
+    """The next tile, once `ready` tells that it has come, its batch entry and its head; a number below 0 after the last."""
+    stage = begun % STAGES
+    mbarrier.wait(ready.index(stage), begun // STAGES & 1)
+    place = stage * 3
+    return handed_on(places.index(place)), handed_on(places.index(place + 1)), handed_on(places.index(place + 2))
 
 
 @gluon.jit
@@ -319,7 +354,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 
 @gluon.jit
 def work(
-    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    arguments, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
     Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
     WORKER: tl.constexpr
 ):  # fmt: skip
@@ -328,8 +363,7 @@ def work(
         out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, q_rows
     ) = arguments  # fmt: skip
-    items, tiles, group, per_item = order
-    q_buffer, q_ready, q_free = queries
+    q_buffer, q_ready, q_free, places = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
@@ -340,79 +374,74 @@ def work(
     at = 0  # tiles of keys so far
     visits = 0  # ranges of such tiles so far
     begun = 0  # tiles of queries so far
-    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
-        for half in tl.range(0, per_item):
-            early = place[1]
-            tile = tl.where(half == 0, tiles - 1 - early, early)
-            head = place[0] * group + place[2]
-            b, h = head // Hq, head % Hq
-            q_start = tile * BLOCK_M
-            q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
-            q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-            q_aligned = (q_offset // 4 + b) * 4
-            k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
-            k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-            clear_rows(
-                out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total,
-                tile * WORKERS + WORKER, tiles * WORKERS, WIDE, BLOCK_DV, DV
-            )  # fmt: skip
-            if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
-                # [64]
-                row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
-                scale_log2 = scale * LOG2E
-                # [64, BLOCK_DV]
-                acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-                # [64]
-                m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
-                # [64, 8]
-                l = gl.full([64, 8], 0.0, tl.float32, SUMS)
-                stage = begun % Q_STAGES
-                mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
-                q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (k_len, scale_log2)
-                first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-                if last > first:
-                    k_start = (last - 1) * BLOCK_N
-                    shrink, m, l, packed = attend_first(
-                        at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+    tile, b, h = next_place(begun, q_ready, places, Q_STAGES)
+    while tile >= 0:
+        stage = begun % Q_STAGES
+        q_start = tile * BLOCK_M
+        q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+        q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
+        q_aligned = (q_offset // 4 + b) * 4
+        k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+        k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+        room = q_end // BLOCK_M - q_offset // BLOCK_M + 1  # so many tiles share the rows that no sequence has
+        clear_rows(
+            out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total,
+            tile * WORKERS + WORKER, room * WORKERS, WIDE, BLOCK_DV, DV
+        )  # fmt: skip
+        if q_start < q_len:
+            # [64]
+            row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+            scale_log2 = scale * LOG2E
+            # [64, BLOCK_DV]
+            acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+            # [64]
+            m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
+            # [64, 8]
+            l = gl.full([64, 8], 0.0, tl.float32, SUMS)
+            q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
+            terms = (k_len, scale_log2)
+            first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+            if last > first:
+                k_start = (last - 1) * BLOCK_N
+                shrink, m, l, packed = attend_first(
+                    at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                )  # fmt: skip
+                at += 1
+                visits += 1
+                rest = last - 1  # tiles before it are still to come
+                for j in tl.range(full_last, rest):
+                    k_start = (full_last + rest - 1 - j) * BLOCK_N
+                    acc, m, l, packed = attend(
+                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                        WEIGHTS, WORKERS, WORKER, mixed=True
                     )  # fmt: skip
                     at += 1
-                    visits += 1
-                    rest = last - 1  # tiles before it are still to come
-                    for j in tl.range(full_last, rest):
-                        k_start = (full_last + rest - 1 - j) * BLOCK_N
-                        acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
-                            WEIGHTS, WORKERS, WORKER, mixed=True
-                        )  # fmt: skip
-                        at += 1
-                    rest = tl.minimum(full_last, rest)
-                    for j in tl.range(full_first, rest):
-                        k_start = (full_first + rest - 1 - j) * BLOCK_N
-                        acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
-                            WEIGHTS, WORKERS, WORKER, mixed=False
-                        )  # fmt: skip
-                        at += 1
-                    acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+                rest = tl.minimum(full_last, rest)
+                for j in tl.range(full_first, rest):
+                    k_start = (full_first + rest - 1 - j) * BLOCK_N
+                    acc, m, l, packed = attend(
+                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                        WEIGHTS, WORKERS, WORKER, mixed=False
+                    )  # fmt: skip
+                    at += 1
+                acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
 
-                l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
-                # rows without keys: 0, and an LSE that makes every weight 0
-                share = tl.where(l == 0, 0.0, 1 / l)
-                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
-                # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
-                out_tile = q_tile.slice(0, BLOCK_DV, 1)
-                out_tile.store(out.to(q_buffer.dtype))
-                first_row = q_offset.to(tl.int64) * Hq + h
-                store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
-                fence_async_shared()
-                mbarrier.arrive(q_free.index(stage), count=1)
-                begun += 1
-                # [64]
-                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-                tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)
-        place = add_digits(place, step, order)
+            l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
+            # rows without keys: 0, and an LSE that makes every weight 0
+            share = tl.where(l == 0, 0.0, 1 / l)
+            out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
+            # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
+            out_tile = q_tile.slice(0, BLOCK_DV, 1)
+            out_tile.store(out.to(q_buffer.dtype))
+            first_row = q_offset.to(tl.int64) * Hq + h
+            store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
+            fence_async_shared()
+            # [64]
+            lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+            tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)
+        mbarrier.arrive(q_free.index(stage), count=1)
+        begun += 1
+        tile, b, h = next_place(begun, q_ready, places, Q_STAGES)
 
 
 @gluon.jit
@@ -444,46 +473,54 @@ def load_keys(
 
 @gluon.jit
 def load_tiles(
-    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr,
-    WORKERS: tl.constexpr
+    lengths, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq = lengths
-    items, tiles, group, per_item = order
-    q_buffer, q_ready, q_free = queries
+    (
+        lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
+        sequences, q_rows, items, slots, group
+    ) = lengths  # fmt: skip
+    q_buffer, q_ready, q_free, places = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
     ends = 0  # ends of sequences so far
-    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
-        for half in tl.range(0, per_item):
-            early = place[1]
-            tile = tl.where(half == 0, tiles - 1 - early, early)
-            head = place[0] * group + place[2]
-            b, h = head // Hq, head % Hq
-            kv_h = h // GROUP
-            q_start = tile * BLOCK_M
-            q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
-            q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
-            k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
-            k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
-            if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
-                stage = begun % Q_STAGES
-                mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
-                mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
-                for worker in gl.static_range(WORKERS):
-                    rows = [h, q_offset + q_start + worker * 64, 0]
-                    copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
-                begun += 1
-                first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-                for j in tl.range(first, last):
-                    k_start = (first + last - 1 - j) * BLOCK_N
-                    ends = load_keys(
-                        at, k_start, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES, BLOCK_N
-                    )  # fmt: skip
-                    at += 1
-        place = add_digits(place, step, order)
+    item = tl.program_id(0)
+    while item < items:
+        coming = take_next(lse_ptr, q_rows, items)
+        slot = slots - 1 - item // group % slots
+        b, tile = find_tile(cu_seqlens_q_ptr, slot, sequences, BLOCK_M)
+        h = item // (group * slots) * group + item % group
+        kv_h = h // GROUP
+        q_start = tile * BLOCK_M
+        q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+        q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
+        k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+        k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+        stage = begun % Q_STAGES
+        mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
+        hand_on(places, stage, tile, b, h)
+        mbarrier.arrive(q_ready.index(stage), count=1)
+        if q_start < q_len:
+            mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
+            for worker in gl.static_range(WORKERS):
+                rows = [h, q_offset + q_start + worker * 64, 0]
+                copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
+            first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+            for j in tl.range(first, last):
+                k_start = (first + last - 1 - j) * BLOCK_N
+                ends = load_keys(
+                    at, k_start, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                )  # fmt: skip
+                at += 1
+        else:
+            mbarrier.arrive(q_ready.index(stage), count=1)
+        begun += 1
+        item = coming
+    stage = begun % Q_STAGES
+    mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
+    hand_on(places, stage, -1, 0, 0)
+    mbarrier.arrive(q_ready.index(stage), count=2)
 
 
 @gluon.jit
@@ -505,16 +542,15 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
         "sequences",
         "q_rows",
         "items",
-        "tiles",
+        "slots",
         "group",
-        "per_item",
     ]
 )
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q,
-    k_total, max_seqlen_k, Hq, sequences, q_rows, items, tiles, group, per_item, D: tl.constexpr,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr
+    k_total, max_seqlen_k, Hq, sequences, q_rows, items, slots, group, D: tl.constexpr, GROUP: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all tiles of queries."""
     WORKERS: gl.constexpr = BLOCK_M // 64
@@ -522,7 +558,8 @@ def forward(
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
     v_come = barriers(1, 1).index(0)
-    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
+    places = gl.allocate_shared_memory(gl.int32, [Q_STAGES * 3, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    queries = (q_buffer, barriers(Q_STAGES, 2), barriers(Q_STAGES, WORKERS), places)
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
@@ -532,24 +569,26 @@ def forward(
         out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, q_rows
     )  # fmt: skip
-    lengths = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq)
-    order = (items, tiles, group, per_item)
+    lengths = (
+        lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
+        sequences, q_rows, items, slots, group
+    )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
+                    arguments, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
+                    arguments, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
+                    arguments, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
-                    Q_STAGES, GROUP, WORKERS
+                    lengths, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES, Q_STAGES,
+                    GROUP, WORKERS
                 )),
             ],
             [4, 4, 1], [160, 160, 24],
@@ -558,14 +597,14 @@ def forward(
         gl.warp_specialize(
             [
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
+                    arguments, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
                 )),
                 (work, (
-                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
+                    arguments, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
-                    Q_STAGES, GROUP, WORKERS
+                    lengths, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES, Q_STAGES,
+                    GROUP, WORKERS
                 )),
             ],
             [4, 1], [240, 24],

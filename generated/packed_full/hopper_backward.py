@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1078241af2bc7db9
-#   text hash     2d101ecc0d1ff59f
+#   content hash  b681bac72df60a19
+#   text hash     8e1cef3692e075fb
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -85,7 +85,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, clear_behind, clear_rows, copy_tile, matrix, store_rows
+from .hopper import barriers, clear_behind, clear_rows, copy_tile, hand_on, matrix, next_place, store_rows
 from .kernels import LOG2E, batch_and_head, find_rows, load_tile, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -194,22 +194,6 @@ def accumulate(
 
 
 @gluon.jit
-def handed_on(number):
-    """A number in shared memory."""
-    return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
-
-
-@gluon.jit
-def next_place(begun, kv_ready, turns, K_STAGES: gl.constexpr):
-    """The next tile of keys, once it has come, its batch entry and its head; a number below 0 after the last one."""
-    kv_free, places = turns
-    stage = begun % K_STAGES
-    mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-    place = stage * 3
-    return handed_on(places.index(place)), handed_on(places.index(place + 1)), handed_on(places.index(place + 2))
-
-
-@gluon.jit
 def work(
     arguments, keys, turns, exchange, queries, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -230,7 +214,7 @@ def work(
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     if K_STAGES > 1:
-        tile, b, kv_h = next_place(begun, kv_ready, turns, K_STAGES)
+        tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
         tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     while tile >= 0:
@@ -298,7 +282,7 @@ def work(
             mbarrier.arrive(kv_free.index(stage), count=1)
         begun += 1
         if K_STAGES > 1:
-            tile, b, kv_h = next_place(begun, kv_ready, turns, K_STAGES)
+            tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
         else:
             tile = -1
 
@@ -346,15 +330,6 @@ def place_of(place, Hkv, tiles, group, groups):
     """The tile of keys at a place in the order of all tiles, its sequence and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
     return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
-
-
-@gluon.jit
-def hand_on(places, stage, tile, b, head):
-    """Tell workers which tile of which head the keys of a stage are."""
-    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
-    places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
-    places.index(stage * 3 + 2).store(gl.full([1], head, gl.int32, ONE))
 
 
 @gluon.jit

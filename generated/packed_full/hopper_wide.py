@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1078241af2bc7db9
-#   text hash     76ee140302dbdb0e
+#   content hash  b681bac72df60a19
+#   text hash     4754258325447c39
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

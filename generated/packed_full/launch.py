@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1078241af2bc7db9
-#   text hash     6303a461aed622c7
+#   content hash  b681bac72df60a19
+#   text hash     918940a725f62a3d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -47,7 +47,7 @@ def _attend(
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages, balance="slots",
             ),
         )  # fmt: skip
 

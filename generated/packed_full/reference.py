@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1078241af2bc7db9
-#   text hash     93069ef2383f2e31
+#   content hash  b681bac72df60a19
+#   text hash     0a895ba23a77524d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1078241af2bc7db9
-#   text hash     53cb7bebe18e3ee0
+#   content hash  b681bac72df60a19
+#   text hash     da3863ff3c32cabc
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (8192,), 128: (2048,), 256: (0,)},
+    "forward": {64: (2048,), 128: (1024,), 256: (0,)},
     "backward": {64: (4096,), 128: (2048,), 256: (2048,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bde52d8cbbcf2857
-#   text hash     ae3561600f0affba
+#   content hash  c5a07f1562dad77c
+#   text hash     6b508d34069b74a5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bde52d8cbbcf2857
-#   text hash     1c8507eea1fa835a
+#   content hash  c5a07f1562dad77c
+#   text hash     2d717fbed09e89ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bde52d8cbbcf2857
-#   text hash     daaaad94e47fef9d
+#   content hash  c5a07f1562dad77c
+#   text hash     3d2e835872ec940f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -52,7 +52,7 @@ def _attend(
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
                 in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages, balance="slots",
             ),
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bde52d8cbbcf2857
-#   text hash     0691d006cf2fca09
+#   content hash  c5a07f1562dad77c
+#   text hash     02e0e332528b51cf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

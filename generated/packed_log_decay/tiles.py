@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bde52d8cbbcf2857
-#   text hash     7e4e1ba5a524bed2
+#   content hash  c5a07f1562dad77c
+#   text hash     87e196e4cc9c4546
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42bc2485135a796e
-#   text hash     76819d5e771510a4
+#   content hash  56fec926821d934c
+#   text hash     69c55d76c124aa58
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42bc2485135a796e
-#   text hash     13f962fdd3f861db
+#   content hash  56fec926821d934c
+#   text hash     5e958dc6b908c451
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

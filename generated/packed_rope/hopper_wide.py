@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42bc2485135a796e
-#   text hash     f3e90d6c01700ff5
+#   content hash  56fec926821d934c
+#   text hash     8a498f0362005c53
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

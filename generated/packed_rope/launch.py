@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42bc2485135a796e
-#   text hash     4df3deb4d7153d1d
+#   content hash  56fec926821d934c
+#   text hash     553fc3bf051beb96
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -55,7 +55,7 @@ def _attend(
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages, balance="slots",
             ),
         )  # fmt: skip
 

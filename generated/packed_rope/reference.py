@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42bc2485135a796e
-#   text hash     62295fe8ac3b30bf
+#   content hash  56fec926821d934c
+#   text hash     0ba62ff4329b51af
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  42bc2485135a796e
-#   text hash     9f0f3eda32fbaae4
+#   content hash  56fec926821d934c
+#   text hash     87f5bcefb75996b3
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (16384,), 128: (2048,), 256: (0,)},
+    "forward": {64: (4096,), 128: (1024,), 256: (0,)},
     "backward": {64: (4096,), 128: (2048,), 256: (2048,)},
 }

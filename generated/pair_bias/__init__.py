@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  563cbac18f972716
-#   text hash     a4463414955b2287
+#   content hash  b9da58ea51b4d47d
+#   text hash     f544000a82654cb1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

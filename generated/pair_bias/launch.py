@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  563cbac18f972716
-#   text hash     81124802e91261fc
+#   content hash  b9da58ea51b4d47d
+#   text hash     d1bcf6dc980d34fe
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  563cbac18f972716
-#   text hash     8c12d2230e559b94
+#   content hash  b9da58ea51b4d47d
+#   text hash     12815f2bbf8f745b
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

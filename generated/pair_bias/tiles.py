@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  563cbac18f972716
-#   text hash     d24f46bed109d477
+#   content hash  b9da58ea51b4d47d
+#   text hash     0527767686b255ad
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

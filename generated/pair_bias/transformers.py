@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  563cbac18f972716
-#   text hash     0e58df58e82032a3
+#   content hash  b9da58ea51b4d47d
+#   text hash     a77680875fb59cce
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     fb91f133c09083d5
+#   content hash  a3b52223dc0abace
+#   text hash     b47cc0edd0a077ee
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

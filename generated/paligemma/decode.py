@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     f3e521b6d22906a4
+#   content hash  a3b52223dc0abace
+#   text hash     5dab370486086d02
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

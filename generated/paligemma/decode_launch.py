@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     4cb6c839a03b4da2
+#   content hash  a3b52223dc0abace
+#   text hash     815738533e9d3186
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

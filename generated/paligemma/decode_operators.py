@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     3167e8aec89def12
+#   content hash  a3b52223dc0abace
+#   text hash     7e8bb818dd286ed7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     09f33dc2b61bad4c
+#   content hash  a3b52223dc0abace
+#   text hash     fef3ed511ec2c1a7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     dc11f54f982c726e
+#   content hash  a3b52223dc0abace
+#   text hash     5eedd24b656f6983
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as much
-to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
+much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
 workers of four warps take 64 of the queries each, side by side:
 
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     fefbc5c006195210
+#   content hash  a3b52223dc0abace
+#   text hash     0ca0c9175475ce85
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

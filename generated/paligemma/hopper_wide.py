@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dfec5c96ae041a5d
-#   text hash     1a8429f3b22f5339
+#   content hash  a3b52223dc0abace
+#   text hash     43ebc460360d5fdc
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

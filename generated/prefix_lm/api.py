@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2423f2fed3670a60
-#   text hash     00a780aef65b1db8
+#   content hash  c9846da6cf7c18a5
+#   text hash     095ed2ecad7cdb58
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2423f2fed3670a60
-#   text hash     77c3f27d7c9f98d9
+#   content hash  c9846da6cf7c18a5
+#   text hash     5b5a09259e5c6e2f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2423f2fed3670a60
-#   text hash     7ad1d8c4bd21deea
+#   content hash  c9846da6cf7c18a5
+#   text hash     10545f028610b7e2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2423f2fed3670a60
-#   text hash     a9b88d0597efd501
+#   content hash  c9846da6cf7c18a5
+#   text hash     bdf25411afc2a1f1
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2423f2fed3670a60
-#   text hash     5a84f9744fe263ba
+#   content hash  c9846da6cf7c18a5
+#   text hash     b5550ca4ef38743b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

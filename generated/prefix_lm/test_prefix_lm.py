@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2423f2fed3670a60
-#   text hash     423d8f38ef04a68e
+#   content hash  c9846da6cf7c18a5
+#   text hash     c3111bfd1a38f09a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2423f2fed3670a60
-#   text hash     ed6b44eb1703357c
+#   content hash  c9846da6cf7c18a5
+#   text hash     9ecfde60b78a8468
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7bd17911ac9ccd84
-#   text hash     54edb2d4243f574e
+#   content hash  d00ab119782591fb
+#   text hash     d3b22f12b09171f5
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

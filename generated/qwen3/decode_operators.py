@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7bd17911ac9ccd84
-#   text hash     e2b7f090435d2ba5
+#   content hash  d00ab119782591fb
+#   text hash     3386c532f725015b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7bd17911ac9ccd84
-#   text hash     cde77f6a9ca64cf3
+#   content hash  d00ab119782591fb
+#   text hash     abacc33fe333921d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7bd17911ac9ccd84
-#   text hash     35faa09f4d6232af
+#   content hash  d00ab119782591fb
+#   text hash     50f5e2e7048e289c
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7bd17911ac9ccd84
-#   text hash     423d46ccdee0f586
+#   content hash  d00ab119782591fb
+#   text hash     11a43511c4f4973f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4241f59db8d832a
-#   text hash     ca9c342f0e6d3c9c
+#   content hash  925ddcaafb1e8667
+#   text hash     695aca54c8404569
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

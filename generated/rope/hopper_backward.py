@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4241f59db8d832a
-#   text hash     36cdfe0aa3ae3bad
+#   content hash  925ddcaafb1e8667
+#   text hash     34ae14a6a1095a8b
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -193,17 +193,25 @@ def accumulate(
 
 
 @gluon.jit
+def hand_on(places, stage, tile, b, head):
+    """Tell workers which tile of which head a stage has."""
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
+    places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
+    places.index(stage * 3 + 2).store(gl.full([1], head, gl.int32, ONE))
+
+
+@gluon.jit
 def handed_on(number):
     """A number in shared memory."""
     return tl.max(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
 
 
 @gluon.jit
-def next_place(begun, kv_ready, turns, K_STAGES: gl.constexpr):
-    """The next tile of keys, once it has come, its batch entry and its head; a number below 0 after the last one."""
-    kv_free, places = turns
-    stage = begun % K_STAGES
-    mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
+def next_place(begun, ready, places, STAGES: gl.constexpr):
+    """The next tile, once `ready` tells that it has come, its batch entry and its head; a number below 0 after the last."""
+    stage = begun % STAGES
+    mbarrier.wait(ready.index(stage), begun // STAGES & 1)
     place = stage * 3
     return handed_on(places.index(place)), handed_on(places.index(place + 1)), handed_on(places.index(place + 2))
 
@@ -226,7 +234,7 @@ def work(
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     if K_STAGES > 1:
-        tile, b, h = next_place(begun, kv_ready, turns, K_STAGES)
+        tile, b, h = next_place(begun, kv_ready, places, K_STAGES)
     else:
         tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
     while tile >= 0:
@@ -276,7 +284,7 @@ def work(
             mbarrier.arrive(kv_free.index(stage), count=1)
         begun += 1
         if K_STAGES > 1:
-            tile, b, h = next_place(begun, kv_ready, turns, K_STAGES)
+            tile, b, h = next_place(begun, kv_ready, places, K_STAGES)
         else:
             tile = -1
 
@@ -309,15 +317,6 @@ def place_of(place, Hkv, tiles, group, groups):
     """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
     return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
-
-
-@gluon.jit
-def hand_on(places, stage, tile, b, head):
-    """Tell workers which tile of which head the keys of a stage are."""
-    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
-    places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
-    places.index(stage * 3 + 2).store(gl.full([1], head, gl.int32, ONE))
 
 
 @gluon.jit

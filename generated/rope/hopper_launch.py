@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4241f59db8d832a
-#   text hash     396285c2e3a4b4bf
+#   content hash  925ddcaafb1e8667
+#   text hash     46feba94f6dc3106
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

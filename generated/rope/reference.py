@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4241f59db8d832a
-#   text hash     554862897cd3b33f
+#   content hash  925ddcaafb1e8667
+#   text hash     a2cd34d2d191018f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4241f59db8d832a
-#   text hash     bc1f1b9ec1f840e5
+#   content hash  925ddcaafb1e8667
+#   text hash     ce40e80349ec5119
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

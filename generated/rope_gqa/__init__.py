@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe7c698e26eb23ca
-#   text hash     726d90c7a883ba22
+#   content hash  020040d91915a405
+#   text hash     19599bba0c49c05a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe7c698e26eb23ca
-#   text hash     30ca2c67e31b4710
+#   content hash  020040d91915a405
+#   text hash     405f1fc9d8519f18
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

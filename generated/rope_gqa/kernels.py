@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe7c698e26eb23ca
-#   text hash     15c88528ba8e81e3
+#   content hash  020040d91915a405
+#   text hash     656781c8b57df9b0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe7c698e26eb23ca
-#   text hash     8257943231075996
+#   content hash  020040d91915a405
+#   text hash     fdc2183ec16b86cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe7c698e26eb23ca
-#   text hash     9c6f308231dbfc03
+#   content hash  020040d91915a405
+#   text hash     9cd1944bafc38d1f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe7c698e26eb23ca
-#   text hash     cb39b9496910aca3
+#   content hash  020040d91915a405
+#   text hash     13d2c3bc5b776184
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0ceb7dd74d4e2f4
-#   text hash     8b24ed6ab4bf7e7b
+#   content hash  a3a256cc3a84c135
+#   text hash     22c5890966c3ce3d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

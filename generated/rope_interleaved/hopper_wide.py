@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0ceb7dd74d4e2f4
-#   text hash     ebca20c1716565e9
+#   content hash  a3a256cc3a84c135
+#   text hash     5f8d3ffdb006c1fa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

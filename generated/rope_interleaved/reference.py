@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0ceb7dd74d4e2f4
-#   text hash     1e7ea8db80b359c8
+#   content hash  a3a256cc3a84c135
+#   text hash     6f55a8128f6ed31b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

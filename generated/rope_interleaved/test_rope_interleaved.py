@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0ceb7dd74d4e2f4
-#   text hash     51b6bf920ee6fabd
+#   content hash  a3a256cc3a84c135
+#   text hash     c7429116d51e61a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

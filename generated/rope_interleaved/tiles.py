@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0ceb7dd74d4e2f4
-#   text hash     5e7006b16c8207a2
+#   content hash  a3a256cc3a84c135
+#   text hash     96cc04a46f4c485d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

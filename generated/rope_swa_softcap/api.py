@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9912168b7f0fd5dc
-#   text hash     ee50cdd4af9e5d5b
+#   content hash  ab27b412e23c58d2
+#   text hash     30153451ef69feb5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

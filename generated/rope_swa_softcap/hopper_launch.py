@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9912168b7f0fd5dc
-#   text hash     06e98872fd6f9cf2
+#   content hash  ab27b412e23c58d2
+#   text hash     e3e5be0aebb4e677
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9912168b7f0fd5dc
-#   text hash     e236c97300eac5e7
+#   content hash  ab27b412e23c58d2
+#   text hash     2618a1ba03146d4b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

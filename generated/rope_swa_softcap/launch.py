@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9912168b7f0fd5dc
-#   text hash     0e73993bb477f1cb
+#   content hash  ab27b412e23c58d2
+#   text hash     af3537cd4e44aad5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9912168b7f0fd5dc
-#   text hash     49ed7335439f7ecc
+#   content hash  ab27b412e23c58d2
+#   text hash     74b6357072163262
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b57d30d870895a6
-#   text hash     9a7e9a15852f6d0f
+#   content hash  fd860aee214db841
+#   text hash     67d243cd9ba207b5
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b57d30d870895a6
-#   text hash     f3433a2a15802934
+#   content hash  fd860aee214db841
+#   text hash     11e23c388b427dfc
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b57d30d870895a6
-#   text hash     6c7a98275b3f6f2b
+#   content hash  fd860aee214db841
+#   text hash     5905a174ff0a0833
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b57d30d870895a6
-#   text hash     10dd7257096062f1
+#   content hash  fd860aee214db841
+#   text hash     303344a273bd382d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

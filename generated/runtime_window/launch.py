@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b57d30d870895a6
-#   text hash     388b9be1adf1ba51
+#   content hash  fd860aee214db841
+#   text hash     99f281b8ef6c53ea
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

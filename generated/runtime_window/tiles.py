@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b57d30d870895a6
-#   text hash     edc198683902fc3c
+#   content hash  fd860aee214db841
+#   text hash     d2bcd5f182a4b8fe
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

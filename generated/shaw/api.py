@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54d6df78ae641026
-#   text hash     5b2b85b656cb65ff
+#   content hash  caf362ef847bd436
+#   text hash     64a0aff839999daa
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

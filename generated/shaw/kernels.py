@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54d6df78ae641026
-#   text hash     7e0a1a8686aa38eb
+#   content hash  caf362ef847bd436
+#   text hash     99a4df0b7b3706f2
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54d6df78ae641026
-#   text hash     f38f83d08d907f8a
+#   content hash  caf362ef847bd436
+#   text hash     bb7d23832972cafa
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54d6df78ae641026
-#   text hash     72dbfca14d893dd4
+#   content hash  caf362ef847bd436
+#   text hash     6e05dcabf84a7ef1
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

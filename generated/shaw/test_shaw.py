@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54d6df78ae641026
-#   text hash     27bdc410cd152627
+#   content hash  caf362ef847bd436
+#   text hash     8a5a80b7e4c4067f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9ce6f6258f4a692
-#   text hash     8dfac0142699d7e0
+#   content hash  deabe32db5881401
+#   text hash     f53ed1187a93259d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

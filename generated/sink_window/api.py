@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9ce6f6258f4a692
-#   text hash     09425e8d67de3908
+#   content hash  deabe32db5881401
+#   text hash     60e439d31087ab41
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9ce6f6258f4a692
-#   text hash     fbc70c07e197b86c
+#   content hash  deabe32db5881401
+#   text hash     8a449a4dfb5b2163
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9ce6f6258f4a692
-#   text hash     1a3d5dbf7cdc00fa
+#   content hash  deabe32db5881401
+#   text hash     af08320501e786fc
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

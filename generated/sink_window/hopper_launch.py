@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9ce6f6258f4a692
-#   text hash     2bc3d6fe4fb024a4
+#   content hash  deabe32db5881401
+#   text hash     2cb5ba31b58531f5
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9ce6f6258f4a692
-#   text hash     aef3cbc11e51a48c
+#   content hash  deabe32db5881401
+#   text hash     72dccb0eb48e385a
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

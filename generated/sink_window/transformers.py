@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9ce6f6258f4a692
-#   text hash     08453a6a3dbf78cb
+#   content hash  deabe32db5881401
+#   text hash     016535cb73667b3d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f9148d5fafda8d1
-#   text hash     b668afd8016eb3f3
+#   content hash  414428bea6882d62
+#   text hash     b171c03c7f385dac
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

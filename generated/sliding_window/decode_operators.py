@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f9148d5fafda8d1
-#   text hash     18dddcff5aeaeba0
+#   content hash  414428bea6882d62
+#   text hash     974f4cdc86028438
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f9148d5fafda8d1
-#   text hash     077e07890ea5dc6a
+#   content hash  414428bea6882d62
+#   text hash     20a8cdf7ae4dd871
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

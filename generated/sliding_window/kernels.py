@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f9148d5fafda8d1
-#   text hash     f3b8d671659c6e39
+#   content hash  414428bea6882d62
+#   text hash     a2c6748d396a68c7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

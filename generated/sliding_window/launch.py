@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f9148d5fafda8d1
-#   text hash     b5c8e0e73003d9e1
+#   content hash  414428bea6882d62
+#   text hash     8afe9ece3685cf59
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

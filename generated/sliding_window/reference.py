@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f9148d5fafda8d1
-#   text hash     de5694b1003b216a
+#   content hash  414428bea6882d62
+#   text hash     94d31428cad88c93
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

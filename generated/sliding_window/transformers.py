@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f9148d5fafda8d1
-#   text hash     8bf84c68dd9e77a7
+#   content hash  414428bea6882d62
+#   text hash     042934826a996236
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4282918586681ad0
-#   text hash     55dee198abd9dc27
+#   content hash  c0e2b54699191951
+#   text hash     a38414b67aec4694
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

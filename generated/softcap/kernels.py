@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4282918586681ad0
-#   text hash     e35fe69d1eae30c2
+#   content hash  c0e2b54699191951
+#   text hash     e040f5beacf9ae13
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4282918586681ad0
-#   text hash     75af6613bff08dc0
+#   content hash  c0e2b54699191951
+#   text hash     a0aab2b0a5e2db95
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4282918586681ad0
-#   text hash     64cf8ee7f3d2ec1c
+#   content hash  c0e2b54699191951
+#   text hash     97fcae81f61bc082
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4282918586681ad0
-#   text hash     a51c8112d9d5627c
+#   content hash  c0e2b54699191951
+#   text hash     53e7b946d96e0586
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3092451ed19fa48a
-#   text hash     5809607a3ddd27bf
+#   content hash  aeb572d47a33c8b6
+#   text hash     014671647c0b2577
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3092451ed19fa48a
-#   text hash     88365e6645a4a33e
+#   content hash  aeb572d47a33c8b6
+#   text hash     6ea022563c1f05d7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3092451ed19fa48a
-#   text hash     fcb6ade6b2f2182a
+#   content hash  aeb572d47a33c8b6
+#   text hash     077ef379a5d76fdf
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

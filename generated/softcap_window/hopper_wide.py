@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3092451ed19fa48a
-#   text hash     f9c71c65a80c9254
+#   content hash  aeb572d47a33c8b6
+#   text hash     d6380f4ba72e48c0
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3092451ed19fa48a
-#   text hash     dd68e8fe9d5f1a01
+#   content hash  aeb572d47a33c8b6
+#   text hash     2d836801671c697a
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

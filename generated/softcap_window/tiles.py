@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3092451ed19fa48a
-#   text hash     afd1a87c5f9489d9
+#   content hash  aeb572d47a33c8b6
+#   text hash     2d84101165824630
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

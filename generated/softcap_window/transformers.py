@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3092451ed19fa48a
-#   text hash     bd2fab82b233ee28
+#   content hash  aeb572d47a33c8b6
+#   text hash     25dcf2159965c330
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

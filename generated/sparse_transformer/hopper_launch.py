@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  15c239a71c9470eb
-#   text hash     c28f8842f742dce7
+#   content hash  4accfc72b2362450
+#   text hash     3b72dee1a611ae53
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  15c239a71c9470eb
-#   text hash     e5e86342cc2461cf
+#   content hash  4accfc72b2362450
+#   text hash     a39fe6ba6e77ca7b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  15c239a71c9470eb
-#   text hash     f8a135df7490ad3f
+#   content hash  4accfc72b2362450
+#   text hash     ad5ae894b8a62658
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

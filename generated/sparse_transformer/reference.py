@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  15c239a71c9470eb
-#   text hash     eabe52ae4ed54a50
+#   content hash  4accfc72b2362450
+#   text hash     c6063dd05763f963
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

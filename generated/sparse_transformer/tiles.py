@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  15c239a71c9470eb
-#   text hash     84f3a8a6dc165251
+#   content hash  4accfc72b2362450
+#   text hash     a457bd18a72b2805
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  229988d1a0791b56
-#   text hash     1ba40904454d4f74
+#   content hash  4c9e794a0a35eb1c
+#   text hash     539eb21f0e1e0e36
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

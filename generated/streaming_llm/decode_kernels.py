@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  229988d1a0791b56
-#   text hash     c536d8e3c498fb6e
+#   content hash  4c9e794a0a35eb1c
+#   text hash     a950256b498cd5ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  229988d1a0791b56
-#   text hash     84da11acc1dd7d74
+#   content hash  4c9e794a0a35eb1c
+#   text hash     bd5e677d28782cfe
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  229988d1a0791b56
-#   text hash     e6dcbe3610778e11
+#   content hash  4c9e794a0a35eb1c
+#   text hash     902270552916306f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

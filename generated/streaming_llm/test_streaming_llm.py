@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  229988d1a0791b56
-#   text hash     b7d8866a86a73bab
+#   content hash  4c9e794a0a35eb1c
+#   text hash     c8df1e5b1a53c78d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

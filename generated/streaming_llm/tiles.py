@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  229988d1a0791b56
-#   text hash     6b52c8caf9e9bcc3
+#   content hash  4c9e794a0a35eb1c
+#   text hash     1795e32bf4413966
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b0d29ca04664e7f
-#   text hash     f92617d8a706732d
+#   content hash  518a62e7f111543a
+#   text hash     f48590976bcc28bd
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b0d29ca04664e7f
-#   text hash     e6fc6de5c12c6864
+#   content hash  518a62e7f111543a
+#   text hash     1fe930fb44dac00c
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

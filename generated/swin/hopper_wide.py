@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b0d29ca04664e7f
-#   text hash     98ab6b7619164942
+#   content hash  518a62e7f111543a
+#   text hash     19ebae6f1a256223
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

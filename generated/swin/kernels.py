@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b0d29ca04664e7f
-#   text hash     72381de000958c6b
+#   content hash  518a62e7f111543a
+#   text hash     39d001b43969df7d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

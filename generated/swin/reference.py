@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b0d29ca04664e7f
-#   text hash     5b27029c4b81c600
+#   content hash  518a62e7f111543a
+#   text hash     179b2c32a9196d9f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

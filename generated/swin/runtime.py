@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  2d0127b5bd1bb94b
-#   text hash     bc2217eb54a326d4
+#   content hash  8e15927d2ed9a308
+#   text hash     5b9be1c26c6a20f7
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -537,10 +537,14 @@ def in_turns(grid, told):
     Each multiprocessor has one program, which loads the next tile while it finishes one, where all items have as much to
     do: by `balance`, "tiles" of a head do, or "pairs" of a late and an early one; in a narrow window, of `reach` keys, tiles
     do; of others, pairs do where there are few. Elsewhere each tile has a program, but for tiles of three workers in windows.
+    Packed sequences have "slots" of tiles.
     """
-    axis = told["TILE_AXIS"]
+    axis, balance, wide = told["TILE_AXIS"], told.get("balance"), told["BLOCK_D"] > 128
+    told |= dict(Q_STAGES=1 if wide else 2)
+    if balance == "slots":
+        return in_slots(told)
     tiles, group = grid[axis], grid[1 - axis]
-    heads, balance, reach, wide = group * grid[2], told.get("balance"), told.get("reach"), told["BLOCK_D"] > 128
+    heads, reach = group * grid[2], told.get("reach")
     window = reach is not None and not wide
     narrow = window and reach <= 2048 and 4 * reach <= tiles * told["BLOCK_M"]
     alike = balance == "tiles" or narrow
@@ -550,9 +554,21 @@ def in_turns(grid, told):
     items = pairs if paired else tiles * heads
     # where all tiles are alike, those of a head come one after the other, as they read the same keys
     told |= dict(items=items, tiles=tiles, group=1 if alike else group, per_item=2 if paired else 1)
-    told |= dict(Q_STAGES=1 if wide else 2)
     steady = alike or paired or (window and told["BLOCK_M"] == 192)
     return (min(programs, items) if steady else items,), told
+
+
+def in_slots(told):
+    """Grid and arguments of such a kernel for packed sequences: one behind the other, with room for a tile that is not full.
+
+    How long each is the GPU alone knows, and programs find: of tiles up to the longest one's length most would be empty.
+    """
+    rows, Hq = told["BLOCK_M"], told["Hq"]
+    slots = told["q_total"] // rows + told["sequences"]
+    walked = (told[name].base for name in ("k_desc", "v_desc"))
+    shape = grid(Hq, slots * rows, rows, *walked)
+    told |= dict(items=slots * Hq, slots=slots, group=shape[1 - tile_axis(slots * rows, rows)])
+    return (min(multiprocessors(told["q_desc"].base.device), slots * Hq),), told
 
 
 def in_parts(grid, told):

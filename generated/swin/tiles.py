@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b0d29ca04664e7f
-#   text hash     c261635394d112bf
+#   content hash  518a62e7f111543a
+#   text hash     927f0235902373db
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     aabbc9f30287856e
+#   content hash  3c4e86ededd5f0c2
+#   text hash     23fc9f9fa767459d
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     296f3216a7f8dc89
+#   content hash  3c4e86ededd5f0c2
+#   text hash     d938c8d5a8e1bbd4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

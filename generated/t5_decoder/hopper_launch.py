@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     33f64f7a7454d219
+#   content hash  3c4e86ededd5f0c2
+#   text hash     ce2b99f9c5cb09ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     7e4c7fdf7bef1880
+#   content hash  3c4e86ededd5f0c2
+#   text hash     57249063a61132e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     842268d0b2e96b8f
+#   content hash  3c4e86ededd5f0c2
+#   text hash     0402e202837f1aaa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     8110b00261a089f0
+#   content hash  3c4e86ededd5f0c2
+#   text hash     d8c94e2f2f5dc948
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     ed6afaeda6228a0d
+#   content hash  3c4e86ededd5f0c2
+#   text hash     1e12149e97df5379
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

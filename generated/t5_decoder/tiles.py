@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91930c7cec6709e5
-#   text hash     1a0a92d6bec39d0f
+#   content hash  3c4e86ededd5f0c2
+#   text hash     e4b2d6c8f42043de
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f8d600ba12b9862e
-#   text hash     4efccc75bd33eedd
+#   content hash  bfce943c67911b28
+#   text hash     7de35921425535fa
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

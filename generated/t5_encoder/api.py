@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f8d600ba12b9862e
-#   text hash     eafda57f1a635a4a
+#   content hash  bfce943c67911b28
+#   text hash     35d60e5af005b697
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f8d600ba12b9862e
-#   text hash     cefc7b094dfe3ebf
+#   content hash  bfce943c67911b28
+#   text hash     a97953c020c02ee9
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

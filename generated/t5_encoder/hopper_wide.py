@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f8d600ba12b9862e
-#   text hash     86575c9f2d4fc671
+#   content hash  bfce943c67911b28
+#   text hash     06ee30b8c8c5ddf7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f8d600ba12b9862e
-#   text hash     66aa2d1c913c1cfe
+#   content hash  bfce943c67911b28
+#   text hash     2728f06387886d32
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1e3157fb3e02a1f2
-#   text hash     6b1816d831525a4c
+#   content hash  1691b404989dc11a
+#   text hash     1a84c08f18cd9c05
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1e3157fb3e02a1f2
-#   text hash     b5345c7d462f2b6b
+#   content hash  1691b404989dc11a
+#   text hash     9ef029763eb4f574
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1e3157fb3e02a1f2
-#   text hash     e7120984e451a0e2
+#   content hash  1691b404989dc11a
+#   text hash     0c799f42279ed994
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

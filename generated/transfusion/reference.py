@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1e3157fb3e02a1f2
-#   text hash     234e645021a09f2e
+#   content hash  1691b404989dc11a
+#   text hash     8e1d73ced7e566ac
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1e3157fb3e02a1f2
-#   text hash     648a601412c82722
+#   content hash  1691b404989dc11a
+#   text hash     0a98ebae6c4e270b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

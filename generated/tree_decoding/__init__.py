@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  11e4b711c9318c54
-#   text hash     1c38b73d8d90bb9d
+#   content hash  e853c9195ea4189f
+#   text hash     6651ca2ea6f21e56
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  11e4b711c9318c54
-#   text hash     54267191dbe5f9b8
+#   content hash  e853c9195ea4189f
+#   text hash     1b18ca343cada8ff
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  11e4b711c9318c54
-#   text hash     1e37adf4ee8d1d0a
+#   content hash  e853c9195ea4189f
+#   text hash     83226200d0d4aaa4
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

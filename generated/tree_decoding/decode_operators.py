@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  11e4b711c9318c54
-#   text hash     e41569697115633d
+#   content hash  e853c9195ea4189f
+#   text hash     8db078c1e4e131e1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  11e4b711c9318c54
-#   text hash     4d7817843cb47922
+#   content hash  e853c9195ea4189f
+#   text hash     82f7a17d54a849fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

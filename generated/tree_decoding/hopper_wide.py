@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  11e4b711c9318c54
-#   text hash     cb200213ca38ee95
+#   content hash  e853c9195ea4189f
+#   text hash     7aec08703ebd3db2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -325,6 +325,30 @@ def test_nothing_of_the_next_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(lse[..., rows], spoilt_lse[..., rows])
 
 
+@pytest.mark.parametrize("name", ["packed_full", "packed_causal"])
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize(("first", "behind"), [(0, 0), (1, 200), (1000, 1)])
+@pytest.mark.parametrize(("count", "longest"), [(1, 300), (3, 2000), (33, 500), (200, 120)])
+def test_every_row_of_mixed_sequences_is_found(
+    name: str, size: int, first: int, behind: int, count: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are empty, some longer than told; rows before the first and behind the last are nobody's, and 0."""
+    torch.manual_seed(0)
+    lengths = torch.randint(0, longest + 1, (count,)) * torch.randint(0, 3, (count,)).clamp(max=1)
+    lengths[-1] = longest
+    cuts = (torch.cat((torch.tensor([0]), lengths.cumsum(0))) + first).to("cuda", torch.int32)
+    rows = first + int(lengths.sum()) + behind
+    q, k, v = (random(rows, heads, size, dtype=torch.float16) for heads in (4, 2, 2))
+    package = Package(name, monkeypatch)
+    for told in (longest, longest - 90):
+        more = {"cu_seqlens": cuts, "max_seqlen": told}
+        out, lse = package.call("hopper", q, k, v, **more)
+        assert package.kernels() == ["hopper"]
+        expected, expected_lse = package.call("portable", q, k, v, **more)
+        torch.testing.assert_close(lse, expected_lse, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("size", [128, 256])
 def test_a_sequence_with_more_queries_than_keys_reads_values_of_its_own_keys(
     size: int, monkeypatch: pytest.MonkeyPatch

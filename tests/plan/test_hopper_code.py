@@ -29,6 +29,18 @@ def is_load(name: str) -> bool:
     return name == "tl.load" or name.startswith("load_")
 
 
+def goes_through_tiles(x: ast.AST) -> bool:
+    """Whether it is the loop of a program over tiles of queries."""
+    if isinstance(x, ast.While):
+        return ast.unparse(x.test) in ("tile >= 0", "item < items")
+    return isinstance(x, ast.For) and ast.unparse(x.target) == "half"
+
+
+def asks_for_queries(x: ast.AST) -> bool:
+    """Whether it is the branch that such a tile is worked on in."""
+    return isinstance(x, ast.If) and ast.unparse(x.test).startswith(("(half == 0)", "half == 0", "q_start < q_len"))
+
+
 @pytest.mark.parametrize("role", ["work", "load_tiles"])
 def test_nothing_is_loaded_of_a_tile_before_it_is_known_to_be_there(role: str) -> None:
     """Where it is not, values of its rows may lie outside of their tensor."""
@@ -36,9 +48,10 @@ def test_nothing_is_loaded_of_a_tile_before_it_is_known_to_be_there(role: str) -
     for package, function in functions("hopper.py"):
         if function.name != role:
             continue
-        (half,) = (x for x in ast.walk(function) if isinstance(x, ast.For) and ast.unparse(x.target) == "half")
-        *before, there = half.body
-        assert isinstance(there, ast.If) and "half == 0" in ast.unparse(there.test)
+        (loop,) = (x for x in ast.walk(function) if goes_through_tiles(x))
+        assert isinstance(loop, ast.For | ast.While)
+        (there,) = (i for i, x in enumerate(loop.body) if asks_for_queries(x))
+        before = loop.body[:there]
         if early := {name for x in before for name in called(x) if is_load(name)}:
             found[package] = early
     assert found == {}

@@ -223,6 +223,33 @@ def test_programs_take_items_in_turns_that_have_as_much_to_do(
     assert told["tiles"] == tiles
 
 
+@pytest.mark.parametrize(
+    ("rows", "sequences", "heads", "share", "found"),
+    [
+        (1000, 3, 4, 2**20, (10, 40, 10, 4)),  # seven whole tiles, and one more of each sequence
+        (1024, 1, 4, 2**20, (10, 36, 9, 4)),
+        (1000, 3, 4, 1000 * 2 * 64 * 2 * 2, (10, 40, 10, 2)),  # two heads' keys and values stay in the cache
+        (127, 1, 6, 0, (6, 6, 1, 1)),  # fewer than multiprocessors
+    ],
+)
+def test_packed_sequences_have_slots_for_their_tiles(
+    rows: int,
+    sequences: int,
+    heads: int,
+    share: int,
+    found: tuple[int, int, int, int],
+    runtime: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "multiprocessors", lambda device: 10)
+    monkeypatch.setattr(runtime, "cache_share", lambda device: share)
+    keys = SimpleNamespace(base=torch.zeros(rows, heads, 64, dtype=torch.bfloat16))
+    told = {"TILE_AXIS": 1, "BLOCK_M": 128, "BLOCK_D": 64, "q_total": rows, "sequences": sequences, "Hq": heads}
+    told |= {"q_desc": keys, "k_desc": keys, "v_desc": keys, "balance": "slots"}
+    (programs,), told = runtime.in_turns((heads, 8, sequences), told)
+    assert (programs, told["items"], told["slots"], told["group"]) == found
+
+
 def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is remembered of a first launch on a Hopper GPU that fails or does not."""
 

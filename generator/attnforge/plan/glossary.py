@@ -211,11 +211,19 @@ def _in_gluon() -> Iterator[Row]:
 
 def _on_hopper(plan: Plan) -> Iterator[Row]:
     """Those of hopper.py, beside those of kernels.py."""
-    yield "items, per_item", "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs"
-    yield "tiles, group", "tiles of queries of a head, and heads of a group"
-    yield "order", "these four, which `digits` counts by"
-    yield "place, step", "a program's item and the way to its next one, as (group, tile or pair, head of the group)"
-    yield "early, half", "the number of an item's early tile; which tile of the item: 0 for the late one"
+    if plan.storage.cut:
+        yield "items, item", "tiles of queries of all heads, and the number of one"
+        yield "slots, slot", "room for tiles of queries of a head, and the number of such a place"
+        yield "group", "heads of a group"
+        yield "coming", "the next item, taken while the one at hand is loaded"
+        yield "places", "for each stage of queries which tile, sequence and head they are of"
+        yield "room", "tiles of a sequence, or one more"
+    else:
+        yield "items, per_item", "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs"
+        yield "tiles, group", "tiles of queries of a head, and heads of a group"
+        yield "order", "these four, which `digits` counts by"
+        yield "place, step", "a program's item and the way to its next one, as (group, tile or pair, head of the group)"
+        yield "early, half", "the number of an item's early tile; which tile of the item: 0 for the late one"
     yield "STAGES, Q_STAGES", "stages of the buffers of keys and of values, and of that of queries"
     yield "queries, buffers", "the buffer of queries with its barriers; those of keys and of values"
     yield from _in_gluon()

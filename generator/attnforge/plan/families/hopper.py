@@ -49,7 +49,7 @@ class Hopper:
         """
         analysis = self.shared.analysis
         if analysis.storage.cut:
-            return []
+            return ['balance="slots"']
         if analysis.keys.left:
             return ["reach=cache.reach"] if far else []
         return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"']

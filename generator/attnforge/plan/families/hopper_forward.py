@@ -13,13 +13,14 @@ from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
-from ..statements import Block, Branch, Bundle, Call, Comment, Loop, Statement, names, needed, reads, targets
+from ..statements import Block, Branch, Call, Comment, Loop, Statement, names, needed, reads, targets
+from . import hopper_order
 from .hopper_added import Added
+from .hopper_order import Order
 from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
 from .partition import numbers_first, partition
 from .portable import rows_of_keys
 
-_ORDER = ("items", "tiles", "group", "per_item")
 _STAGED = ("STAGES", "Q_STAGES")
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
 _TURNS = ("WORKERS", "WORKER")
@@ -65,6 +66,11 @@ class Forward:
         return needed((*loads, *(vector.read for vector in self.begin)), (vector.name for vector in self.handed))
 
     @cached_property
+    def order(self) -> Order:
+        """In which order programs take tiles of queries."""
+        return hopper_order.build(self.shared.analysis)
+
+    @cached_property
     def parts(self) -> tuple[Parameter, ...]:
         """What the kernel takes: what the portable one does, and the order of its tiles."""
         p, keys = self.shared, rows_of_keys(self.shared)
@@ -77,7 +83,7 @@ class Forward:
             *p.given(self.terms),
             *p.skipped("q"),
             *p.sunk(),
-            *(Parameter(name, "i32", name) for name in _ORDER),
+            *(Parameter(name, "i32", name) for name in self.order.numbers),
             *p.constants("D", *keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
         )
 
@@ -108,18 +114,9 @@ class Forward:
     @property
     def kernel(self) -> Kernel:
         """The kernel."""
-        p, a, terms = self.shared, self.shared.analysis, self.terms
-        enter = (
-            Statement("early", "place[1]"),
-            Statement("tile", "tl.where(half == 0, tiles - 1 - early, early)"),
-            Statement("head", "place[0] * group + place[2]"),
-            Statement("b, h", "head // Hq, head % Hq"),
-            *a.key_head,
-            Statement("q_start", "tile * BLOCK_M"),
-            *a.storage.found("qk"),
-        )
+        p, a, terms, order = self.shared, self.shared.analysis, self.terms, self.order
         start = softmax.start(p.spec, "gl.full", "64", (_ROWS_OF_SCORES, "SUMS"))
-        share = ("tile * WORKERS + WORKER", "tiles * WORKERS", "WIDE")
+        share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
         scaled = (IN_LOG2,) if self._in_log2 else ()
         loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *scaled, *map(_shaped, terms.loads("program")))
@@ -127,29 +124,27 @@ class Forward:
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._raised)))
         lengths = needed(loads, ranges | reads(self.read))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
-        there = " & ".join(
-            ("((half == 0) | (early < tiles - 1 - early))", *(("(q_start < q_len)",) if self.cut else ()))
-        )
-        copied = names(there, p.storage.coordinates("q", "h", "q_start"))
+        copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
         loaded = reads((*lengths, *self.loops.range, *self._load_keys))
         worked = reads((*cleared, *own, *start, *self.step.packed, *self.loops.range))
-        entered = needed(enter, copied | loaded)
-        enter = needed(enter, names(there) | {"h", "q_start"} | stored | worked)
-        parts = tuple(q for q in self.parts if q.name not in _ORDER)
+        entered = needed(order.found, copied | loaded | order.read)
+        enter = needed(order.handed, names(order.there) | {"h", "q_start"} | stored | worked)
+        packs = tuple(dataclasses.replace(bundle, packs=True) for bundle in order.bundle)
+        parts = tuple(q for q in self.parts if q.name not in reads(packs))
         fixed = ("BLOCK_M", "BLOCK_N", *_STAGED)
         work = partition(
             "arguments",
             parts,
             reads(enter) | worked | stored,
-            ("order", "queries", "buffers"),
+            (*order.given, "queries", "buffers"),
             fixed,
             ("D", "DV", "BLOCK_DV", "WORKERS"),
         )
         load = partition(
             "lengths",
             parts,
-            reads(entered) | loaded | {"Hq"},
-            ("order", "queries", "buffers", "q_desc", "k_desc", "v_desc", *(("v_come",) if self.cut else ())),
+            reads(entered) | loaded | order.read,
+            (*order.given, "queries", "buffers", "q_desc", "k_desc", "v_desc", *(("v_come",) if self.cut else ())),
             fixed,
             ("WORKERS",),
         )
@@ -169,7 +164,7 @@ class Forward:
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
-            "work_unpacked": (work.bundle, *numbers),
+            "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,
             "cleared": cleared,
             "own": own,
@@ -177,7 +172,7 @@ class Forward:
             "visit": (*self.step.packed, *self._spanned(self._visit)),
             "empty": softmax.empty(p.spec),
             "raised": self._raised,
-            "load_unpacked": (load.bundle, *numbers_of_loader),
+            "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
             "load_counts": (
                 *((LINE,) if self.handed else ()),
                 *((Statement("ends", "0", label="ends of sequences so far"),) if self.cut else ()),
@@ -197,13 +192,15 @@ class Forward:
             "packed": (
                 dataclasses.replace(work.bundle, packs=True),
                 dataclasses.replace(load.bundle, packs=True),
-                Bundle("order", _ORDER, packs=True),
+                *packs,
             ),
+            **order.blocks,
         }
         buffers = (*self._barriers, *(vector.buffer for vector in self.handed))
         begin = tuple(vector.tile for vector in self.begin)
         texts = {
-            "there": there,
+            "there": order.there,
+            **order.texts,
             "order": self._order_of_tiles,
             "first_takes": ", ".join(("at", *_RUNNING)),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),

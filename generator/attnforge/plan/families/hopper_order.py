@@ -1,0 +1,102 @@
+"""In which order programs of the forward pass for Hopper GPUs take tiles of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis import Analysis
+from ..statements import Block, Bundle, Statement
+
+_STAGE = Statement("stage", "begun % Q_STAGES")
+_BEGUN = Statement("begun", "1", "+=")
+
+
+@dataclass(frozen=True)
+class Order:
+    """Such an order."""
+
+    numbers: tuple[str, ...]  # by which a launch tells of it
+    found: tuple[Statement, ...]  # the statements by which the loader finds an item's tile, sequence and head
+    handed: tuple[Statement, ...]  # those by which workers do
+    there: str  # text of whether the tile has queries
+    blocks: dict[str, tuple[Block, ...]]  # of the kernel
+    texts: dict[str, str]  # likewise
+    read: frozenset[str] = frozenset()  # what the loader reads for it besides
+    bundle: tuple[Bundle, ...] = ()  # the numbers as one tuple, if all warps take them
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What workers and the loader take for it, beside single values."""
+        return tuple(bundle.name for bundle in self.bundle)
+
+
+def build(a: Analysis) -> Order:
+    """The order of a variant's tiles."""
+    tile = (*a.key_head, Statement("q_start", "tile * BLOCK_M"), *a.storage.found("qk"))
+    return _as_taken(tile) if a.storage.cut else _in_turns(tile)
+
+
+def _in_turns(tile: tuple[Statement, ...]) -> Order:
+    """Sequences of a batch have as many tiles each: which are whose all warps know, and items may be pairs of them."""
+    found = (
+        Statement("early", "place[1]"),
+        Statement("tile", "tl.where(half == 0, tiles - 1 - early, early)"),
+        Statement("head", "place[0] * group + place[2]"),
+        Statement("b, h", "head // Hq, head % Hq"),
+        *tile,
+    )
+    numbers = ("items", "tiles", "group", "per_item")
+    blocks: dict[str, tuple[Block, ...]] = {
+        "comes": (_STAGE, Statement("", "mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)")),
+        "done": (Statement("", "mbarrier.arrive(q_free.index(stage), count=1)"), _BEGUN),
+        "load_comes": (_STAGE, Statement("", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)")),
+        "load_done": (_BEGUN,),
+        "places": (),
+    }
+    texts = {
+        "frame": "in_turns",
+        "words": """\
+Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
+much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
+workers of four warps take 64 of the queries each, side by side:""",
+        "arrivals": "1",
+        "places": "",
+    }
+    there = "((half == 0) | (early < tiles - 1 - early))"
+    return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))
+
+
+def _as_taken(tile: tuple[Statement, ...]) -> Order:
+    """Packed sequences have slots of tiles, one behind the other as their rows are, and programs take the next one.
+
+    Tiles up to the longest one's length would be empty where lengths are mixed; and how much a tile has to do, no
+    program knows before.
+    """
+    found = (
+        Statement("slot", "slots - 1 - item // group % slots"),
+        Statement("b, tile", "find_tile(cu_seqlens_q_ptr, slot, sequences, BLOCK_M)"),
+        Statement("h", "item // (group * slots) * group + item % group"),
+        *tile,
+    )
+    room = "q_end // BLOCK_M - q_offset // BLOCK_M + 1"
+    handed = (*tile, Statement("room", room, label="so many tiles share the rows that no sequence has"))
+    layout = "gl.SwizzledSharedLayout(1, 1, 1, [0])"
+    places = Statement("places", f"gl.allocate_shared_memory(gl.int32, [Q_STAGES * 3, 1], {layout})")
+    texts = {
+        "frame": "as_taken",
+        "words": """\
+Programs take items as they have time: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
+each program one warp loads, and workers of four warps take 64 of the queries each, side by side:""",
+        "arrivals": "2",
+        "places": ", places",
+    }
+    blocks: dict[str, tuple[Block, ...]] = {
+        "comes": (),
+        "done": (),
+        "load_comes": (),
+        "load_done": (),
+        "places": (places,),
+    }
+    numbers = ("items", "slots", "group")
+    read = frozenset({*numbers, "tile", "b", "h", "lse_ptr", "q_rows"})
+    return Order(numbers, found, handed, "q_start < q_len", blocks, texts, read)

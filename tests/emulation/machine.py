@@ -1,0 +1,302 @@
+"""A multiprocessor: groups of warps that take turns, shared memory, barriers, and engines that copy and multiply."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .values import DType, Misuse, Value, hold, type_of
+
+
+class Stuck(Misuse):
+    """All groups wait."""
+
+
+class Barrier:
+    """Waits for as many arrivals, and for all bytes that are expected, round by round."""
+
+    def __init__(self) -> None:
+        self.count = self.left = self.bytes = self.round = 0
+
+    def init(self, count: int) -> None:
+        self.count = self.left = count
+
+    def arrive(self, count: int) -> None:
+        hold(self.left >= count, "more arrivals than a barrier waits for")
+        self.left -= count
+        self._end()
+
+    def _end(self) -> None:
+        if self.left == 0 and self.bytes == 0:
+            self.round += 1
+            self.left = self.count
+
+    def expect(self, count: int) -> None:
+        self.bytes += count
+        self.arrive(1)
+
+    def come(self, count: int) -> None:
+        """Some bytes have come."""
+        hold(self.bytes >= count, "bytes came that no barrier expects")
+        self.bytes -= count
+        self._end()
+
+    def over(self, phase: int) -> bool:
+        """Whether the round of a last bit is over."""
+        return self.round % 2 != phase
+
+
+class Barriers:
+    """Barriers in shared memory."""
+
+    def __init__(self, made: Sequence[Barrier]) -> None:
+        self.made = made
+
+    def index(self, i: Any) -> Any:
+        return self.made[int(i)]
+
+
+class Shared:
+    """A tile, or a buffer of tiles, in shared memory."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    @property
+    def dtype(self) -> DType:
+        return type_of(self.x)
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self.x.shape)
+
+    def index(self, i: Any) -> Shared:
+        hold(0 <= int(i) < self.x.shape[0], "no such tile of a buffer")
+        return Shared(self.x[int(i)])
+
+    def slice(self, start: int, length: int, dim: int = 0) -> Shared:
+        return Shared(self.x.narrow(dim, start, length))
+
+    def permute(self, order: Sequence[int]) -> Shared:
+        return Shared(self.x.permute(*order))
+
+    def reshape(self, shape: Sequence[int]) -> Shared:
+        return Shared(self.x.view(list(shape)))
+
+    def load(self, layout: Any = None) -> Value:
+        return Value(self.x.clone())
+
+    def store(self, x: Value) -> None:
+        hold(list(x.x.shape) == self.shape and x.x.dtype == self.x.dtype, "a tile of another shape or type is stored")
+        self.x.copy_(x.x)
+
+    def seen_as(self, dtype: DType, shape: Sequence[int], layout: Any) -> Shared:
+        """The same memory, or the first part of it, as that of other tiles."""
+        flat = self.x.reshape(-1).view(dtype.torch)
+        count = int(torch.tensor(shape).prod())
+        return Shared(flat[:count].view(list(shape)))
+
+
+def shared(dtype: DType, shape: Sequence[int]) -> Shared:
+    """A buffer that nobody has written yet."""
+    fill = float("nan") if dtype.is_floating() else -(2**30)
+    return Shared(torch.full(list(shape), fill, dtype=dtype.torch))
+
+
+class Product:
+    """A product that is not waited for: until then it reads its operands, and gives nothing."""
+
+    def __init__(self, left: Any, right: Shared, below: Any, use_acc: Any) -> None:
+        self.left, self.right, self.below, self.use_acc = left, right, below, use_acc
+        self.made: Value | None = None
+        shape = (left.shape[0], right.shape[1])
+        hold(left.shape[1] == right.shape[0] and left.dtype is right.dtype, "operands that do not go together")
+        hold(isinstance(below, Product) or tuple(below.shape) == shape, "a product on top of another shape")
+
+    @property
+    def shape(self) -> list[int]:
+        return [self.left.shape[0], self.right.shape[1]]
+
+    def make(self) -> None:
+        below = self.below.made if isinstance(self.below, Product) else self.below
+        product = self.left.x.float() @ self.right.x.float()
+        self.made = Value(below.x + product if self.use_acc else product)
+
+
+class Group:
+    """A group of warps that does one of a program's tasks."""
+
+    def __init__(self, machine: Machine, task: Callable[..., Any], given: Sequence[Any]) -> None:
+        self.ready: Callable[[], bool] = lambda: True  # whether it may go on
+        self.turn = threading.Semaphore(0)
+        self.over = False
+        self.products: list[Product] = []
+        self.stores: list[Callable[[], None]] = []
+        self.thread = threading.Thread(target=self._run, args=(machine, task, given), daemon=True)
+
+    def _run(self, machine: Machine, task: Callable[..., Any], given: Sequence[Any]) -> None:
+        self.turn.acquire()
+        try:
+            if machine.error is None:
+                task(*given)
+                hold(not self.products, "a product that nobody waits for")
+        except BaseException as error:
+            machine.error = machine.error or error
+        self.over = True
+        machine.pass_on()
+
+
+class Machine:
+    """What runs one program."""
+
+    def __init__(self, chance: random.Random, program: Sequence[int], grid: Sequence[int]) -> None:
+        self.chance, self.program, self.grid = chance, program, grid
+        self.groups: list[Group] = []
+        self.at_work: Group | None = None
+        self.copies: list[Callable[[], None]] = []  # that engines have not made yet
+        self.error: BaseException | None = None
+        self.ended = threading.Semaphore(0)
+
+    def specialize(self, tasks: Sequence[tuple[Callable[..., Any], Sequence[Any]]]) -> None:
+        """Runs the tasks of groups of warps side by side."""
+        self.groups = [Group(self, task, given) for task, given in tasks]
+        for group in self.groups:
+            group.thread.start()
+        self.pass_on()
+        self.ended.acquire()
+        for group in self.groups:
+            group.thread.join()
+        if self.error:
+            raise self.error
+        for group in self.groups:
+            for store in group.stores:
+                store()
+
+    def pass_on(self) -> None:
+        """Lets engines copy, and one of the groups that do not wait go on."""
+        while self.copies and self.chance.random() < 0.5:
+            self.copies.pop(self.chance.randrange(len(self.copies)))()
+        while True:
+            there = [group for group in self.groups if not group.over]
+            if not there:
+                self.ended.release()
+                return
+            able = [group for group in there if self.error or group.ready()]
+            if able:
+                self.at_work = self.chance.choice(able)
+                self.at_work.turn.release()
+                return
+            if self.copies:
+                self.copies.pop(self.chance.randrange(len(self.copies)))()
+            else:
+                self.error = Stuck("every group of warps waits for another one")
+
+    def pause(self, ready: Callable[[], bool] = lambda: True) -> None:
+        """Lets others go on, at least until something holds."""
+        group = self.at_work
+        if group is None:
+            hold(ready(), "a program waits for nobody")
+            return
+        group.ready = ready
+        self.pass_on()
+        group.turn.acquire()
+        if self.error:
+            raise self.error
+
+    # ---- engines
+
+    def copy(self, source: Any, place: Sequence[Any], barrier: Barrier, tile: Shared) -> None:
+        """Has a tile copied into shared memory, at some time."""
+        found = source.tile(place)
+
+        def come() -> None:
+            tile.x.copy_(found.reshape(tile.x.shape))
+            barrier.come(found.numel() * found.element_size())
+
+        self.copies.append(come)
+        self.pause()
+
+    def add(self, target: Any, place: Sequence[Any], tile: Shared) -> None:
+        """Has a tile of shared memory added to memory, before the group waits for it."""
+        group = self.at_work
+        assert group
+
+        def added() -> None:
+            target.part(place).add_(tile.x)
+
+        group.stores.append(added)
+        self.pause()
+
+    def wait_for_stores(self, left: int) -> None:
+        group = self.at_work
+        assert group
+        while len(group.stores) > left:
+            group.stores.pop(0)()
+
+    def multiply(self, left: Any, right: Shared, below: Any, use_acc: Any = True) -> Product:
+        made = Product(left, right, below, use_acc)
+        group = self.at_work
+        assert group
+        group.products.append(made)
+        return made
+
+    def wait_for_products(self, left: int, wanted: Sequence[Product]) -> Any:
+        """Waits until `left` products are under way, and gives those wanted; they read their operands only now."""
+        group = self.at_work
+        assert group
+        self.pause()
+        while len(group.products) > left:
+            group.products.pop(0).make()
+        found = []
+        for product in wanted:
+            hold(product.made is not None, "a product is taken before it is there")
+            found.append(product.made)
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+class Descriptor:
+    """What engines copy tiles of a tensor by: zeros come for what lies outside of it."""
+
+    def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, layout: Any = None) -> None:
+        self.base, self.shape, self.strides, self.layout = base, list(shape), list(strides), layout
+        self.block_shape = list(block_shape)
+
+    @property
+    def dtype(self) -> DType:
+        return type_of(self.base)
+
+    @property
+    def block_type(self) -> Any:
+        count = int(torch.tensor(self.block_shape).prod())
+        return type("Block", (), {"nbytes": count * self.base.element_size(), "shape": self.block_shape})
+
+    def _whole(self) -> torch.Tensor:
+        return self.base.detach().as_strided(self.shape, self.strides)  # type: ignore[no-any-return]
+
+    def _cut(self, place: Sequence[Any]) -> tuple[list[slice], list[slice]]:
+        inside, there = [], []
+        for first, length, size in zip(map(int, place), self.block_shape, self.shape, strict=True):
+            low, high = max(first, 0), min(first + length, size)
+            inside.append(slice(low, max(high, low)))
+            there.append(slice(low - first, max(high, low) - first))
+        return inside, there
+
+    def tile(self, place: Sequence[Any]) -> torch.Tensor:
+        found = torch.zeros(self.block_shape, dtype=self.base.dtype)
+        inside, there = self._cut(place)
+        found[tuple(there)] = self._whole()[tuple(inside)]
+        return found
+
+    def part(self, place: Sequence[Any]) -> torch.Tensor:
+        """The memory of a tile, all of which is there."""
+        inside, _ = self._cut(place)
+        found = self._whole()[tuple(inside)]
+        hold(list(found.shape) == self.block_shape, "a tile outside of a tensor")
+        return found
+
+    def load(self, place: Sequence[Any]) -> Value:
+        return Value(self.tile(place))

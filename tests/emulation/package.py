@@ -1,0 +1,60 @@
+"""Packages whose kernels for Hopper GPUs run here."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .language import Emulation
+
+_number = count()
+
+
+class Package:
+    """A rendered package on a GPU that there is none of."""
+
+    def __init__(self, folder: Path, seed: int = 0, multiprocessors: int = 3) -> None:
+        self.emulation = Emulation(seed, multiprocessors)
+        name = f"emulated_{next(_number)}_{folder.name}"
+        with self._in_place():
+            spec = importlib.util.spec_from_file_location(
+                name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+            )
+            assert spec and spec.loader
+            self.module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(self.module)
+            self.runtime, arguments = (importlib.import_module(f"{name}.{file}") for file in ("runtime", "arguments"))
+        arguments.check_place = lambda name, x: None
+        self.runtime.capability = lambda device: (9, 0)
+        self.runtime.multiprocessors = lambda device: multiprocessors
+        self.runtime.cache_share = lambda device: 2**20
+        self.runtime.target = lambda: "hopper"
+
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """Has the modules take Triton's place."""
+        hidden = {name: x for name, x in sys.modules.items() if name == "triton" or name.startswith("triton.")}
+        for name in hidden:
+            del sys.modules[name]
+        sys.modules.update(self.emulation.modules)
+        try:
+            yield
+        finally:
+            for name in self.emulation.modules:
+                sys.modules.pop(name, None)
+            sys.modules.update(hidden)
+
+    def attention(self, *given: torch.Tensor, **more: Any) -> Any:
+        with self._in_place():
+            return self.module.attention(*given, **more)
+
+    def gradients(self, out: torch.Tensor, wanted: Any, upstream: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with self._in_place():
+            return torch.autograd.grad(out, wanted, upstream)

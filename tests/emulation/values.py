@@ -1,0 +1,215 @@
+"""Tiles, numbers, and pointers to memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+
+class Misuse(Exception):
+    """A kernel does what a GPU would not tell of, or not survive."""
+
+
+def hold(holds: Any, told: str) -> None:
+    """Fails with words unless something holds."""
+    if not holds:
+        raise Misuse(told)
+
+
+class DType:
+    """A type of values, as kernels name it."""
+
+    def __init__(self, name: str, torch_dtype: torch.dtype) -> None:
+        self.name, self.torch = name, torch_dtype
+        self.primitive_bitwidth = torch_dtype.itemsize * 8
+
+    def is_floating(self) -> bool:
+        return self.torch.is_floating_point
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+# of int16 and uint16, bits alone are looked at
+TYPES = {
+    name: DType(name, getattr(torch, known))
+    for name, known in {
+        "float64": "float64",
+        "float32": "float32",
+        "float16": "float16",
+        "bfloat16": "bfloat16",
+        "int64": "int64",
+        "int32": "int32",
+        "int16": "int16",
+        "uint16": "int16",
+        "int8": "int8",
+        "int1": "bool",
+    }.items()
+}
+_BY_TORCH = {known.torch: known for name, known in TYPES.items() if name != "uint16"}
+
+
+def type_of(x: torch.Tensor) -> DType:
+    return _BY_TORCH[x.dtype]
+
+
+def plain(x: Any) -> Any:
+    """What torch calculates with."""
+    return x.x if isinstance(x, Value) else x
+
+
+def tensor(x: Any) -> torch.Tensor:
+    """A value, or a number as kernels take it."""
+    if isinstance(x, Value | torch.Tensor):
+        return x.x if isinstance(x, Value) else x
+    if isinstance(x, bool):
+        return torch.tensor(x)
+    return torch.tensor(x, dtype=torch.int32 if isinstance(x, int) else torch.float32)
+
+
+def _truncated(a: Any, b: Any) -> torch.Tensor:
+    return torch.div(tensor(a), b, rounding_mode="trunc")
+
+
+def _remainder(a: Any, b: Any) -> torch.Tensor:
+    return torch.fmod(tensor(a), b)
+
+
+class Value:
+    """A tile, a vector or a number."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self.x.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return type_of(self.x)
+
+    @property
+    def type(self) -> Any:
+        return SimpleNamespace(layout=None)
+
+    def __bool__(self) -> bool:
+        return bool(self.x)
+
+    def __index__(self) -> int:
+        return int(self.x)
+
+    def __getitem__(self, key: Any) -> Value:
+        return Value(self.x[key])
+
+    def __neg__(self) -> Value:
+        return Value(-self.x)
+
+    def __invert__(self) -> Value:
+        return Value(~self.x)
+
+    def to(self, dtype: DType, bitcast: bool = False) -> Value:
+        return Value(self.x.contiguous().view(dtype.torch) if bitcast else self.x.to(dtype.torch))
+
+    def reshape(self, shape: Sequence[int]) -> Value:
+        return Value(self.x.reshape(list(shape)))
+
+    def permute(self, *order: Any) -> Value:
+        return Value(self.x.permute(order[0] if len(order) == 1 else order))
+
+    @property
+    def T(self) -> Value:
+        return Value(self.x.T)
+
+    def broadcast_to(self, shape: Sequence[int]) -> Value:
+        return Value(self.x.broadcast_to(list(shape)))
+
+
+def _add_operators() -> None:
+    calculated: dict[str, Callable[[Any, Any], Any]] = {
+        **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "lshift", "rshift")},
+        **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+        "and": operator.and_,
+        "or": operator.or_,
+        "xor": operator.xor,
+        "floordiv": _truncated,
+        "mod": _remainder,
+    }
+    for name, function in calculated.items():
+
+        def one(self: Value, other: Any, function: Callable[[Any, Any], Any] = function) -> Any:
+            if isinstance(other, Pointer):
+                return NotImplemented
+            return Value(function(self.x, plain(other)))
+
+        def other(self: Value, other: Any, function: Callable[[Any, Any], Any] = function) -> Value:
+            return Value(function(plain(other), self.x))
+
+        setattr(Value, f"__{name}__", one)
+        setattr(Value, f"__r{name}__", other)
+
+
+class Pointer:
+    """Places in a tensor's memory."""
+
+    def __init__(self, memory: torch.Tensor, place: Any = 0) -> None:
+        self.memory, self.place = memory, place
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Pointer:
+        """The first value of a tensor, with all that lies behind it in its memory."""
+        rest = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+        return cls(x.detach().as_strided((rest,), (1,)))
+
+    @property
+    def dtype(self) -> Any:
+        return SimpleNamespace(element_ty=type_of(self.memory))
+
+    def __add__(self, offset: Any) -> Pointer:
+        return Pointer(self.memory, offset + self.place)
+
+    __radd__ = __add__
+
+    def __sub__(self, offset: Any) -> Pointer:
+        return Pointer(self.memory, self.place - offset)
+
+    def to(self, dtype: DType) -> Pointer:
+        """Its address, which what adds to memory takes."""
+        return self
+
+    def as_type(self, dtype: DType) -> Pointer:
+        return Pointer(self.memory.view(dtype.torch), self.place)
+
+    def _places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        place = tensor(self.place).long()
+        if mask is None:
+            mask = torch.ones_like(place, dtype=torch.bool)
+        place, mask = torch.broadcast_tensors(place, tensor(mask))
+        outside = mask & ((place < 0) | (place >= self.memory.numel()))
+        hold(not outside.any(), f"{int(outside.sum())} places outside of a tensor of {self.memory.numel()}")
+        return place, mask
+
+    def load(self, mask: Any, other: Any) -> Value:
+        place, mask = self._places(mask)
+        found = self.memory[torch.where(mask, place, 0)]
+        fill = tensor(0 if other is None else other).to(found.dtype)
+        return Value(torch.where(mask, found, fill))
+
+    def store(self, x: Any, mask: Any) -> None:
+        place, mask = self._places(mask)
+        self.memory[place[mask]] = tensor(x).to(self.memory.dtype).broadcast_to(place.shape)[mask]
+
+    def add(self, x: Any, mask: Any = None) -> Value:
+        """Adds values, several of them in one place if need be, and gives what was there."""
+        place, mask = self._places(mask)
+        before = self.memory[torch.where(mask, place, 0)].clone()
+        more = tensor(x).to(self.memory.dtype).broadcast_to(place.shape)[mask]
+        self.memory.index_put_((place[mask],), more, accumulate=True)
+        return Value(before)
+
+
+_add_operators()

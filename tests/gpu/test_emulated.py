@@ -1,0 +1,195 @@
+"""Kernels for Hopper GPUs, run without one: their results, whatever comes first, and faults in them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import shutil
+from pathlib import Path
+
+import devices
+import pytest
+import torch
+from emulation.package import Package
+from emulation.values import Misuse
+from test_hopper_faults import ENDLESS, FAULTS, IN_TURNS, OF_WIDE_HEADS, WIDE
+
+from attnforge.gpu import calls
+from attnforge.gpu.calls import Sizes
+from attnforge.language import spec as language
+from attnforge.plan import plan
+from attnforge.plan.plan import Plan
+from attnforge.source import resources
+
+pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
+
+GENERATED = Path(__file__).parents[2] / "generated"
+VARIANTS = sorted(path.parent.name for path in GENERATED.glob("*/hopper.py"))
+QUICK = ("causal", "gpt_oss_window", "log_decay", "packed_causal", "rope_gqa", "softcap")
+CLOSE = 1.5e-3  # of results in float16: a part of what they are
+
+
+@functools.cache
+def planned(name: str) -> Plan:
+    path = resources.variants()[name]
+    return plan.build(language.load(path, terms=resources.terms_for(path)))
+
+
+def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """How far a result is from what it should be, as a part of that."""
+    there = wanted.isfinite()
+    if not torch.equal(found[~there].float(), wanted[~there].float()):
+        return float("inf")
+    distance = float((found[there].float() - wanted[there].float()).norm() / (wanted[there].float().norm() + 1e-9))
+    return float("inf") if math.isnan(distance) else distance
+
+
+def distances(package: Package, of: Plan, sizes: Sizes) -> list[float]:
+    """How far out, the LSE and gradients are from those of the reference."""
+    call = calls.make(of, sizes.of(of.spec), "cpu")
+    results = package.attention(*call.operands, **call.keywords, return_lse=True)
+    expected = package.module.reference(*(x.float() for x in call.operands), **call.keywords, return_lse=True)
+    # what tokens add to scores learns by these kernels where the LSE has no gradient
+    count = 1 if of.hopper and of.hopper.added else 2
+    make = torch.Generator().manual_seed(1)
+    upstream = [torch.randn(x.shape, generator=make).half().to(x.dtype) for x in results[:count]]
+    found = package.gradients(results[:count], call.wanted, upstream)
+    wanted = torch.autograd.grad(expected[:count], call.wanted, [x.float() for x in upstream])
+    return [apart(x, y) for x, y in zip((*results, *found), (*expected, *wanted), strict=True)]
+
+
+def differentiates(of: Plan, size: int) -> bool:
+    """Whether kernels for Hopper GPUs do: where inputs learn, only what tokens add to scores may."""
+    assert of.hopper
+    learned = {x.name for x in of.arguments if x.grad and not x.default} - {"sinks"}
+    if of.hopper.backward is None or (learned and not of.hopper.added):
+        return False
+    return size <= 128 or of.hopper.wide is not None
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
+def test_results_are_those_of_the_reference(name: str, size: int) -> None:
+    of, package = planned(name), Package(GENERATED / name)
+    assert max(distances(package, of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < CLOSE
+    assert "hopper.forward" in package.emulation.launched
+    ran = {"hopper_backward.backward", "hopper_wide.backward"} & set(package.emulation.launched)
+    assert bool(ran) == differentiates(of, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["causal", "cross", "longformer", "sliding_window", "packed_rope"])
+@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize(("multiprocessors", "lengths"), [(1, (65, 450)), (40, (1, 300)), (1, (450, 450))])
+def test_results_do_not_depend_on_what_comes_first(
+    name: str, size: int, multiprocessors: int, lengths: tuple[int, int]
+) -> None:
+    """Programs that go through many tiles, or one each; engines that are soon done, or late."""
+    for seed in range(2):
+        package = Package(GENERATED / name, seed, multiprocessors)
+        assert max(distances(package, planned(name), Sizes(2, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
+
+
+def test_nothing_of_the_next_sequence_is_seen() -> None:
+    make = torch.Generator().manual_seed(0)
+    cuts = torch.tensor([0, 70, 71, 300, 556], dtype=torch.int32)
+    q, k, v, dout = (torch.randn(600, 4, 64, generator=make).half() for _ in range(4))
+    found = []
+    for spoilt in (False, True):
+        for x in (q, k, v, dout) if spoilt else ():
+            x[70:71], x[300:] = float("nan"), float("nan")
+        package = Package(GENERATED / "packed_full")
+        given = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = package.attention(*given, cu_seqlens=cuts, max_seqlen=256)
+        found.append((out, *package.gradients(out, given, dout)))
+    for x, y in zip(*found, strict=True):
+        for rows in (slice(0, 70), slice(71, 300)):
+            assert bool(x[rows].isfinite().all())
+            torch.testing.assert_close(x[rows], y[rows], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("first", "behind"), [(0, 0), (1, 200), (1000, 1)])
+@pytest.mark.parametrize(("count", "longest"), [(1, 300), (3, 500), (40, 60)])
+@pytest.mark.parametrize("multiprocessors", [1, 5])
+def test_every_row_of_mixed_sequences_is_found(
+    first: int, behind: int, count: int, longest: int, multiprocessors: int
+) -> None:
+    """Some are empty; rows before the first and behind the last are nobody's, and 0."""
+    make = torch.Generator().manual_seed(0)
+    lengths = torch.randint(0, longest + 1, (count,), generator=make)
+    lengths[::3], lengths[-1] = 0, longest
+    cuts = (torch.cat((torch.tensor([0]), lengths.cumsum(0))) + first).to(torch.int32)
+    rows = first + int(lengths.sum()) + behind
+    q, k, v = (torch.randn(rows, heads, 64, generator=make).half() for heads in (4, 2, 2))
+    package = Package(GENERATED / "packed_causal", multiprocessors=multiprocessors)
+    more = {"cu_seqlens": cuts, "max_seqlen": longest, "return_lse": True}
+    found = package.attention(q, k, v, **more)
+    wanted = package.module.reference(q.float(), k.float(), v.float(), **more)
+    assert max(itertools.starmap(apart, zip(found, wanted, strict=True))) < CLOSE
+
+
+FREED = "    mbarrier.arrive(v_free.index(before), count=1)\n"
+WAITED = """\
+    acc = warpgroup_mma_wait(0, [adding])
+    # the product read the registers of the weights before until here
+    packed = pack(p, v_buffer.dtype)
+"""
+# faults that come of what happens at once, and in tiles that packed sequences share out: file, right, wrong
+MORE = {
+    "values given back before their product is there": ("causal/hopper.py", WAITED + FREED, FREED + WAITED),
+    "queries loaded over those that are read": (
+        "causal/hopper.py", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)", "stage = stage"
+    ),
+    "a share of dQ stored over one that is added": (
+        "causal/hopper_backward.py", "    tma.store_wait(0)\n    shares", "    shares"
+    ),
+    "a packed tile that no program takes": (
+        "packed_causal/hopper.py", "tl.num_programs(0) + taken", "tl.num_programs(0) + 2 * taken"
+    ),
+    "the place of a packed tile in the other stage": (
+        "packed_causal/hopper.py", "    place = stage * 3\n", "    place = (1 - stage) * 3\n"
+    ),
+    "a packed tile that is taken for the next sequence's": (
+        "packed_causal/hopper.py", "row // ROWS + number)", "row // ROWS + number - 1)"
+    ),
+    "packed tiles that are told too early": (
+        "packed_causal/hopper.py", "barriers(Q_STAGES, 2)", "barriers(Q_STAGES, 1)"
+    ),
+}  # fmt: skip
+TURNS = {fault: ("causal/hopper_backward.py", *told) for fault, told in IN_TURNS.items()}
+SEEN = {
+    fault: told
+    for fault, told in {**FAULTS, **TURNS, **MORE}.items()
+    if fault not in OF_WIDE_HEADS  # in assembly, which nobody runs here
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", SEEN)
+def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
+    file, right, wrong = SEEN[fault]
+    name, size = file.partition("/")[0], 256 if file == WIDE else 64
+    package = faulty(file, right, wrong, tmp_path)
+    of, sizes = planned(name), Sizes(3, 500, 500, 4, 2, size, size, "fp16")
+    for seed in range(3):
+        try:
+            if max(distances(Package(package, seed, 1), of, sizes)) > 10 * CLOSE:
+                assert fault not in ENDLESS
+                return
+        except Misuse:
+            return
+    pytest.fail("nothing shows")
+
+
+def faulty(file: str, right: str, wrong: str, folder: Path) -> Path:
+    """A copy of a package with a fault."""
+    name = file.partition("/")[0]
+    package = Path(shutil.copytree(GENERATED / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")))
+    path = folder / file
+    text = path.read_text()
+    assert right in text, "bring this test up to date"
+    path.write_text(text.replace(right, wrong))
+    return package

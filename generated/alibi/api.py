@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  048f5166be0de0f9
-#   text hash     a2b3986da8b79b7d
+#   content hash  a1dd4d1a80b86019
+#   text hash     cd5027bf5452b73f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -54,6 +54,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+        # kernels take maxima before they scale: the sign goes to q
+        q, scale = (-q, -scale) if scale < 0 else (q, scale)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)

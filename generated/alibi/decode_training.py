@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  048f5166be0de0f9
-#   text hash     1163bbd1e24e704f
+#   content hash  a1dd4d1a80b86019
+#   text hash     66d178999e3b773f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -84,6 +84,8 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
         q_len = (cu_seqlens_q[1:].clamp(max=q.shape[0]) - first).clamp(0, call.longest)
         place = (first[:, None] + _count(q, call.longest)).clamp(max=q.shape[0] - 1)
         queries = q[place]
+    # as in `attention`: kernels take maxima before they scale
+    queries, scale = (-queries, -scale) if scale < 0 else (queries, scale)
 
     def keys_of(x):
         """Rows of a cache by sequence; what is behind the last key may be anybody's."""

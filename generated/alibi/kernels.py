@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  048f5166be0de0f9
-#   text hash     c9bfd2293ce64d03
+#   content hash  a1dd4d1a80b86019
+#   text hash     856dd39c9b90a13b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

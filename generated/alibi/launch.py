@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  048f5166be0de0f9
-#   text hash     e8e8c47a59ae00a6
+#   content hash  a1dd4d1a80b86019
+#   text hash     1ab52129ca657fe3
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,7 +15,8 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, entries, in_slopes, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    return _attend(q, k, v, entries, in_slopes, scale)
+    # -inf * 0 would be NaN where the kernels apply the scale
+    return _attend(q, k, v, entries, in_slopes, max(scale, 1e-30))
 
 
 def natural(lse):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  048f5166be0de0f9
-#   text hash     4f314b3f5754b7a7
+#   content hash  a1dd4d1a80b86019
+#   text hash     d9a362a24547fecb
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

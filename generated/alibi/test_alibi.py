@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  048f5166be0de0f9
-#   text hash     4494a7f3458f21b5
+#   content hash  a1dd4d1a80b86019
+#   text hash     8dccc2e4b083c0d2
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  048f5166be0de0f9
-#   text hash     81f1e88ddaa0db73
+#   content hash  a1dd4d1a80b86019
+#   text hash     7c585f1d3f10a8a0
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (1024,), 256: (1024,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (1024,), 128: (0,), 256: (0,)},
+    "backward": {64: (1024,), 128: (1024,), 256: (1024,)},
+}

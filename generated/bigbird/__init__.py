@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a24314aede979e6f
-#   text hash     5c865166028233e3
+#   content hash  5a89dc7a13c7ca44
+#   text hash     3f79034b2a1f1659
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

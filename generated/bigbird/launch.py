@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a24314aede979e6f
-#   text hash     91beba7c2124d3db
+#   content hash  5a89dc7a13c7ca44
+#   text hash     861cf9ce7777c778
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a24314aede979e6f
-#   text hash     a155b827511e61e3
+#   content hash  5a89dc7a13c7ca44
+#   text hash     69423ca9828bdb54
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

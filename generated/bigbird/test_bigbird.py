@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a24314aede979e6f
-#   text hash     ba05eef7567b9e55
+#   content hash  5a89dc7a13c7ca44
+#   text hash     77c3bce610740a03
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

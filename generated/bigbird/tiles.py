@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a24314aede979e6f
-#   text hash     e2e0f1bebee3b069
+#   content hash  5a89dc7a13c7ca44
+#   text hash     9cf3692fca9a6daa
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  177345406e98cd6a
-#   text hash     3f3c9982d16be5ad
+#   content hash  bd82b94843eb3d86
+#   text hash     b743903d58268325
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  177345406e98cd6a
-#   text hash     68fa084f66c5a400
+#   content hash  bd82b94843eb3d86
+#   text hash     618d6835ff69c17b
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  177345406e98cd6a
-#   text hash     443849fa058a00dc
+#   content hash  bd82b94843eb3d86
+#   text hash     28d46dbd69617765
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  177345406e98cd6a
-#   text hash     4faa4ac4acac199e
+#   content hash  bd82b94843eb3d86
+#   text hash     eb057c4136939737
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

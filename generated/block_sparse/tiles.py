@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  177345406e98cd6a
-#   text hash     0c8713b5cfc4b1c7
+#   content hash  bd82b94843eb3d86
+#   text hash     54e2b50a4d16c2ad
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     0df7e401fec6b732
+#   content hash  7b793e52e16fb4fb
+#   text hash     d35eaad02067dd54
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     92c80088cb7eb016
+#   content hash  7b793e52e16fb4fb
+#   text hash     0d9a0b0ef6b03fe6
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -54,6 +54,8 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_slopes, scale, return_lse)
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
+        # kernels take maxima before they scale: the sign goes to q
+        q, scale = (-q, -scale) if scale < 0 else (q, scale)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)

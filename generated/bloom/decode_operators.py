@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     008f1881e6c832c9
+#   content hash  7b793e52e16fb4fb
+#   text hash     2c4d1719e67bec51
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     32d99a64f13fd30b
+#   content hash  7b793e52e16fb4fb
+#   text hash     763bb4ce85df2d82
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -40,8 +40,13 @@ Symbols
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile
+    scale_log2         scale * LOG2E
     at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
+    k_added            what terms add to all scores of a key, divided by the scale: products of scores begin with it
+    k_added_tile       that of each key of the tile at hand
+    added_ready        for each stage a barrier that the loader has stored k_added
+    q_added            what terms add to all scores of a query, in log2 units: it is a matter of the LSE alone
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
     others             the tile whose rows make scores with those of a tile of queries, or of keys
@@ -62,7 +67,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, moved, partial_row_sums
+from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -95,19 +100,18 @@ def matrix(buffer, i):
 
 
 @gluon.jit
-def score_product(rows, others, D: tl.constexpr, SCORES: tl.constexpr):
-    """The product, not waited for, of the rows of two tiles, on top of what scores begin with, `below`.
+def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
+    """The product, not waited for, of the rows of two tiles, on top of `below` if it ADDS to that.
 
     It is made without the last 64 of 256 columns where they are empty.
     """
-    below = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
-        scoring = warpgroup_mma(left, right, below, use_acc=False, is_async=True)
+        scoring = warpgroup_mma(left, right, below, use_acc=ADDS, is_async=True)
         left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
         return warpgroup_mma(left, right, scoring, is_async=True)
     else:
-        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=False, is_async=True)
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=ADDS, is_async=True)
 
 
 @gluon.jit
@@ -201,24 +205,20 @@ def weigh(
     m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Weights of one tile of keys, and what the running maximum and the partial sums of their rows become by them."""
-    scale, q_pos, in_slopes = terms
+    scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
-    score = score * scale
-    # [64, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
-    score = score - in_slopes * tl.abs(q_at - k_at)  # alibi
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]
-    m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
     if OVERLAPPED:
         m_new = in_order(m_new)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(score * LOG2E - pivot[:, None])  # [64, BLOCK_N]
+    p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
     l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
     l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
@@ -231,10 +231,13 @@ def attend_first(
     SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage = at % STAGES
+    mbarrier.wait(added_ready.index(stage), at // STAGES & 1)
+    k_added_tile = k_added_buffer.index(stage)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
+    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=True)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
@@ -251,13 +254,16 @@ def attend(
 
     Three workers issue their products in turns: what one then does to its scores, another one's products overlap.
     """
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage, before = at % STAGES, (at - 1) % STAGES
     weights = unpack(packed, v_buffer.dtype, WEIGHTS)
+    mbarrier.wait(added_ready.index(stage), at // STAGES & 1)
+    k_added_tile = k_added_buffer.index(stage)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     if WORKERS == 3:
         mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
+    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=True)
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
     if WORKERS == 3:
@@ -265,7 +271,7 @@ def attend(
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
     # the product of the values runs on while the largest scores are found
-    OVERLAPPED: gl.constexpr = acc.shape[1] >= 128
+    OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
     # the product read the registers of the weights before until here
@@ -281,7 +287,7 @@ def attend(
 @gluon.jit
 def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
     """Update acc with the weighted values of the last tile."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     before = (at - 1) % STAGES
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
@@ -328,6 +334,7 @@ def work(
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
+                scale_log2 = scale * LOG2E
                 in_slopes = (
                     in_slopes_default(h, Hq)
                     if in_slopes_ptr is None
@@ -342,7 +349,7 @@ def work(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (scale, q_pos, in_slopes)
+                terms = (scale_log2, q_pos)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
@@ -370,6 +377,9 @@ def work(
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
+                # [64]
+                q_added = -in_slopes * (q_pos - q_first).to(tl.float32) * LOG2E
+                l = tl.where((l == 0) | (q_added == float("-inf")), 0.0, l + (q_added - q_added))  # NaN stays NaN
                 # rows without keys: 0, and an LSE that makes every weight 0
                 share = tl.where(l == 0, 0.0, 1 / l)
                 out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
@@ -382,19 +392,21 @@ def work(
                 mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
-                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+                lse = tl.where(l == 0, float("inf"), m + tl.log2(l) + q_added)
                 tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
         place = add_digits(place, step, order)
 
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
+    at, k_start, k_added, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
-    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
+    k_added_buffer.index(stage).store(k_added)
+    mbarrier.arrive(added_ready.index(stage), count=1)
     mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
     rows = [b, h, k_offset + k_start, 0]
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
@@ -409,11 +421,12 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq = lengths
+    entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
+    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -427,6 +440,11 @@ def load_tiles(
                 q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+                in_slopes = (
+                    in_slopes_default(h, Hq)
+                    if in_slopes_ptr is None
+                    else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
+                )
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
                 mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
@@ -437,8 +455,11 @@ def load_tiles(
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
+                    # [BLOCK_N]
+                    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
+                    k_added = in_slopes * (k_pos - q_first).to(tl.float32) * (1 / scale)
                     load_keys(
-                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
+                        at, k_start, k_added, b, h, k_offset, k_desc, v_desc, buffers, STAGES
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -465,16 +486,18 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    added_ready = barriers(STAGES, 1)
+    k_added_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
-        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), added_ready, k_added_buffer
     )  # fmt: skip
     fence_async_shared()
     arguments = (
         out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq)
+    lengths = (entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     c252868a5a4b4033
+#   content hash  7b793e52e16fb4fb
+#   text hash     5809fdf9330414ef
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -56,6 +56,7 @@ Symbols
     terms                     a tuple that a worker makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
+    scale_log2                scale * LOG2E
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     where programs take tiles in turns, kv_free and places: what tells of the next ones
@@ -67,6 +68,8 @@ Symbols
     factors                   ds as workers exchange it, [64, BLOCK_M] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
+    k_added                   what terms add to all scores of a key, in log2 units; what they add to a query's is taken
+                              from its LSE
     below                     -delta in each row of a tile of scores: a product adds dp to it
     dp_less_delta             dp - delta
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
@@ -83,7 +86,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import kernels, runtime
 from .hopper import apart, barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, in_slopes_default, load_tile, moved, query_tiles
+from .kernels import LOG2E, batch_and_head, in_slopes_default, load_tile, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
 
@@ -140,8 +143,7 @@ def accumulate(
     factors, factors_ready, shares = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, sum_tile, scale, k_pos, q_begin, in_slopes = terms
-    q_first = q_start + q_begin
+    sum_tile, scale_log2, k_pos, q_begin, k_added = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
@@ -155,16 +157,10 @@ def accumulate(
     score = warpgroup_mma_wait(1, [scoring])
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    score = score * scale
-    # [64, BLOCK_M], [1, BLOCK_M]
-    k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
-    # alibi
-    score = score - in_slopes * tl.abs(q_at - k_at)
-    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
+    p = tl.exp2(score * scale_log2 + (k_added[:, None] - lse[None, :]))  # [64, BLOCK_M]
     if mixed:
-        keep = (row < q_len)[None, :]
         distance = apart(q_pos[None, :] - k_pos[:, None])
-        keep &= distance >= 0  # causal
+        keep = distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
@@ -255,6 +251,7 @@ def work(
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
             # [64]
             k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+            scale_log2 = scale * LOG2E
             # [64, BLOCK_D]
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
@@ -270,7 +267,9 @@ def work(
                 if in_slopes_ptr is None
                 else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
             )
-            terms = (q_len, sum_tile, scale, k_pos, q_begin, in_slopes)
+            # [64]
+            k_added = in_slopes * (k_pos - k_start).to(tl.float32) * LOG2E
+            terms = (sum_tile, scale_log2, k_pos, q_begin, k_added)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
@@ -303,7 +302,7 @@ def work(
 
 @gluon.jit
 def load_queries(
-    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries,
+    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, terms,
     BLOCK_M: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of queries, with what belongs to their rows."""
@@ -311,6 +310,10 @@ def load_queries(
     stage, phase = at % STAGES, at // STAGES & 1
     row = q_start + gl.arange(0, BLOCK_M, gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0]))
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=float("inf"))
+    k_start, q_begin, in_slopes = terms
+    # [BLOCK_M]
+    q_pos = row + q_begin
+    lse -= -in_slopes * (q_pos - k_start).to(tl.float32) * LOG2E
     delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
     mbarrier.wait(free.index(stage), phase ^ 1)
     rows = [b, h, q_offset + q_start, 0]
@@ -337,7 +340,10 @@ def load_tiles(
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
-    lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups = lengths
+    (
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_slopes_ptr, in_slopes_stride_head, items,
+        tiles, group, groups
+    ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
@@ -363,11 +369,17 @@ def load_tiles(
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
             first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
+            in_slopes = (
+                in_slopes_default(h, Hq)
+                if in_slopes_ptr is None
+                else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
+            )
+            terms = (k_start, q_begin, in_slopes)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = load_queries(
-                    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
-                    STAGES
+                    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, terms,
+                    BLOCK_M, STAGES
                 )  # fmt: skip
         else:
             mbarrier.arrive(kv_ready.index(stage), count=1)
@@ -420,7 +432,10 @@ def backward(
         dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head, tiles, group,
         groups
     )  # fmt: skip
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
+    lengths = (
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_slopes_ptr, in_slopes_stride_head, items,
+        tiles, group, groups
+    )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(
         [

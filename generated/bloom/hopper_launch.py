@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     f48702ab142a9432
+#   content hash  7b793e52e16fb4fb
+#   text hash     31882c602a591ac0
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

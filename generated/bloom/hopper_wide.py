@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     1b29ca7c1cb60e53
+#   content hash  7b793e52e16fb4fb
+#   text hash     35a3566ff38c0199
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -56,12 +56,15 @@ Symbols
     terms                     a tuple that make_dv makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
     x_ready                   for each of its stages a barrier that the tile has come
+    scale_log2                scale * LOG2E
     at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
     turns                     what load_tiles takes where programs take tiles in turns: nothing
     kv_ready                  for each stage of these a barrier that keys and values have come
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
+    k_added                   what terms add to all scores of a key, in log2 units; what they add to a query's is taken
+                              from its LSE
     below                     -delta in each row of a tile of scores: a product adds dp to it
     dp_less_delta             dp - delta, in the order of threads
 """
@@ -76,7 +79,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from . import runtime
 from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, over_columns, place_of
-from .kernels import LOG2E, in_slopes_default, moved, query_tiles
+from .kernels import LOG2E, in_slopes_default, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -97,28 +100,22 @@ def weigh(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, scale, k_pos, q_begin, in_slopes = terms
-    q_first = q_start + q_begin
+    scale_log2, k_pos, q_begin, k_added = terms
     # [BLOCK_M]
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = score_product(k_tile, q_tile, D, SCORES)
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    score = score * scale
-    # [64, BLOCK_M], [1, BLOCK_M]
-    k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
-    # alibi
-    score = score - in_slopes * tl.abs(q_at - k_at)
-    p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
+    p = tl.exp2(score * scale_log2 + (k_added[:, None] - lse[None, :]))  # [64, BLOCK_M]
     if mixed:
-        keep = (row < q_len)[None, :]
         distance = apart(q_pos[None, :] - k_pos[:, None])
-        keep &= distance >= 0  # causal
+        keep = distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
     ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
@@ -222,6 +219,7 @@ def make_dv(
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
         k_pos = k_start + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+        scale_log2 = scale * LOG2E
         # [64, BLOCK_DV]
         dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
         mbarrier.wait(kv_ready.index(0), 0)
@@ -233,7 +231,9 @@ def make_dv(
             if in_slopes_ptr is None
             else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
         )
-        terms = (q_len, scale, k_pos, q_begin, in_slopes)
+        # [64]
+        k_added = in_slopes * (k_pos - k_start).to(tl.float32) * LOG2E
+        terms = (scale_log2, k_pos, q_begin, k_added)
         # a short tile at the end takes a mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
@@ -357,7 +357,10 @@ def backward(
     )  # fmt: skip
     for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, groups)
     for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, groups)
-    lengths = (lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, groups)
+    lengths = (
+        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, in_slopes_ptr, in_slopes_stride_head, items,
+        tiles, group, groups
+    )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(
         [

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dad52833ff06d644
-#   text hash     42e354569db7f5b6
+#   content hash  7b793e52e16fb4fb
+#   text hash     366b3864b363b2e2
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -15,7 +15,8 @@ LOG2E = kernels.LOG2E.value
 
 def attend(q, k, v, entries, in_slopes, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    return _attend(q, k, v, entries, in_slopes, scale)
+    # -inf * 0 would be NaN where the kernels apply the scale
+    return _attend(q, k, v, entries, in_slopes, max(scale, 1e-30))
 
 
 def natural(lse):

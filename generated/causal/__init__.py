@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b28ea1e2520d5d3b
-#   text hash     b42b39ccedffd228
+#   content hash  d8b27041f52ad1e5
+#   text hash     7c2aca8363b5d809
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b28ea1e2520d5d3b
-#   text hash     7af77119bd01633a
+#   content hash  d8b27041f52ad1e5
+#   text hash     fe71c51c033618ae
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b28ea1e2520d5d3b
-#   text hash     1045f3b382a4cb85
+#   content hash  d8b27041f52ad1e5
+#   text hash     98b333683843d401
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

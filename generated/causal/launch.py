@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b28ea1e2520d5d3b
-#   text hash     cdf20bf4107e6b08
+#   content hash  d8b27041f52ad1e5
+#   text hash     c486a27f366599e6
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

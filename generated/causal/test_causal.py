@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b28ea1e2520d5d3b
-#   text hash     4cdf41b8423ad928
+#   content hash  d8b27041f52ad1e5
+#   text hash     23ef0dd5f25a114e
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b28ea1e2520d5d3b
-#   text hash     ac41151fa453275d
+#   content hash  d8b27041f52ad1e5
+#   text hash     4a886c6496297ad4
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

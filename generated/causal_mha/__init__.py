@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7fc03cd50669056a
-#   text hash     8bee980f4b02ba8d
+#   content hash  e7a2015705387623
+#   text hash     3a26390c76da4f65
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7fc03cd50669056a
-#   text hash     f61c7d62a43c6ba3
+#   content hash  e7a2015705387623
+#   text hash     64a51ca48a901c6b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

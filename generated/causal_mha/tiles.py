@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7fc03cd50669056a
-#   text hash     064e2ccbf8bc9b0c
+#   content hash  e7a2015705387623
+#   text hash     5ccfd1885624ffbf
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7fc03cd50669056a
-#   text hash     980940e5b4a31ffa
+#   content hash  e7a2015705387623
+#   text hash     1d315f0694d86b72
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7cbb846e9082d794
-#   text hash     b77f3bdad0836ee0
+#   content hash  86230c13571ecb43
+#   text hash     ad865c51af33d450
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7cbb846e9082d794
-#   text hash     a7aaff2935fb395d
+#   content hash  86230c13571ecb43
+#   text hash     29c538e805f4aaa4
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

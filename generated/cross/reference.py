@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7cbb846e9082d794
-#   text hash     5288e64dc04b3067
+#   content hash  86230c13571ecb43
+#   text hash     edaf01d4bcf75bd5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

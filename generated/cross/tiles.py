@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7cbb846e9082d794
-#   text hash     09fd57a83d3aefa4
+#   content hash  86230c13571ecb43
+#   text hash     ed91d6875acaa44b
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

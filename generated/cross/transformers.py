@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7cbb846e9082d794
-#   text hash     9de76170f2168529
+#   content hash  86230c13571ecb43
+#   text hash     3a39efd0ef926591
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

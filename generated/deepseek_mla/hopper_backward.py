@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fbffcff04e7efaf3
-#   text hash     92dccd57fc36c597
+#   content hash  dab9e475e5a016fa
+#   text hash     78d8b5ee0618a79d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

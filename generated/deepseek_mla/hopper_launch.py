@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fbffcff04e7efaf3
-#   text hash     95a0f3b734d59884
+#   content hash  dab9e475e5a016fa
+#   text hash     7e608ac5f9210d9e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fbffcff04e7efaf3
-#   text hash     a72e179cf224b235
+#   content hash  dab9e475e5a016fa
+#   text hash     69f3e74394b2a9ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fbffcff04e7efaf3
-#   text hash     608a9b6da57f297f
+#   content hash  dab9e475e5a016fa
+#   text hash     a90fd92d7041250d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c08c02ef1b9ec742
-#   text hash     cfae8a66c8b04c03
+#   content hash  55d1226d19b08844
+#   text hash     1bf92606332ec474
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c08c02ef1b9ec742
-#   text hash     d2c98c90d389c096
+#   content hash  55d1226d19b08844
+#   text hash     399caaac58a4fe7d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c08c02ef1b9ec742
-#   text hash     a453abaedb888e32
+#   content hash  55d1226d19b08844
+#   text hash     0e3d631a80c108b0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

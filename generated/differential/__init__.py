@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30adf15729f6c3e2
-#   text hash     7a41ae16e2f7ca87
+#   content hash  4079815401801977
+#   text hash     f67e50dc9b3ad964
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

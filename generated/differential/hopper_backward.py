@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30adf15729f6c3e2
-#   text hash     fa1405cdf0b9792f
+#   content hash  4079815401801977
+#   text hash     b9dc8080ffa6fbc9
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

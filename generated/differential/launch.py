@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30adf15729f6c3e2
-#   text hash     9641a002af2f852b
+#   content hash  4079815401801977
+#   text hash     c7607cbb80995f35
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30adf15729f6c3e2
-#   text hash     fbd6835e6a541cba
+#   content hash  4079815401801977
+#   text hash     6c13152b10e27466
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

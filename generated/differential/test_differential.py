@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30adf15729f6c3e2
-#   text hash     dc91cac179128e36
+#   content hash  4079815401801977
+#   text hash     7c4a5693c047acc8
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30adf15729f6c3e2
-#   text hash     5a2c37ba8fc9fa0d
+#   content hash  4079815401801977
+#   text hash     de946b5ac45f8197
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

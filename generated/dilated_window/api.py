@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a15be3933258d67c
-#   text hash     7d37655b1849b211
+#   content hash  3d449c2e3d5bdbe4
+#   text hash     b212910b0f5f2864
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a15be3933258d67c
-#   text hash     b135d3ce5e3e3721
+#   content hash  3d449c2e3d5bdbe4
+#   text hash     c344d7697be09424
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a15be3933258d67c
-#   text hash     5fff67f318c52419
+#   content hash  3d449c2e3d5bdbe4
+#   text hash     7496212e287b87cf
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

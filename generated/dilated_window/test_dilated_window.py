@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a15be3933258d67c
-#   text hash     fc0c9cfdc4e0a034
+#   content hash  3d449c2e3d5bdbe4
+#   text hash     9df7fb2edd8bb9f0
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a15be3933258d67c
-#   text hash     1f2e3e1fd04578bb
+#   content hash  3d449c2e3d5bdbe4
+#   text hash     a3c3d7f76dede09f
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

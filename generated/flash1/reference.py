@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  141856e240179fa9
-#   text hash     1cd495f03d0fdb69
+#   content hash  1dc1cf941a12035f
+#   text hash     aa05f7356a1c42b8
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  141856e240179fa9
-#   text hash     c9abf69e2444e19e
+#   content hash  1dc1cf941a12035f
+#   text hash     d10b8726fd36d01b
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

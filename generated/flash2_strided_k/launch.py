@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  27e38336938fd3c2
-#   text hash     b0651e6acb1bbaa3
+#   content hash  0acb6b16c568dac9
+#   text hash     c2f1ec93a8a18e32
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

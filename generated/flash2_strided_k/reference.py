@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  27e38336938fd3c2
-#   text hash     53c54f87ae2eeb94
+#   content hash  0acb6b16c568dac9
+#   text hash     7a9251d7be7d43e4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

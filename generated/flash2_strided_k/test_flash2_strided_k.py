@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  27e38336938fd3c2
-#   text hash     ec3e41f5904ef69b
+#   content hash  0acb6b16c568dac9
+#   text hash     3519475660cc088e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  27e38336938fd3c2
-#   text hash     290fd9c4d4cfc37c
+#   content hash  0acb6b16c568dac9
+#   text hash     3534a4cc541866ad
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  370651341124ae8f
-#   text hash     96e8b6e7748f9f74
+#   content hash  cc8613d6711adb81
+#   text hash     f9bd379cfd37fb8b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

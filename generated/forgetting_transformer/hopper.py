@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  370651341124ae8f
-#   text hash     b48d74fdc0623c1d
+#   content hash  cc8613d6711adb81
+#   text hash     dd7657802632c856
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -100,21 +100,18 @@ def matrix(buffer, i):
 
 
 @gluon.jit
-def score_product(rows, others, k_added_tile, D: tl.constexpr, SCORES: tl.constexpr):
-    """The product, not waited for, of the rows of two tiles, on top of what scores begin with, `below`.
+def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
+    """The product, not waited for, of the rows of two tiles, on top of `below` if it ADDS to that.
 
     It is made without the last 64 of 256 columns where they are empty.
     """
-    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to(
-        [rows.shape[0], others.shape[0]]
-    )
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
-        scoring = warpgroup_mma(left, right, below, is_async=True)
+        scoring = warpgroup_mma(left, right, below, use_acc=ADDS, is_async=True)
         left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
         return warpgroup_mma(left, right, scoring, is_async=True)
     else:
-        return warpgroup_mma(rows, others.permute((1, 0)), below, is_async=True)
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=ADDS, is_async=True)
 
 
 @gluon.jit
@@ -240,7 +237,8 @@ def attend_first(
     mbarrier.wait(added_ready.index(stage), at // STAGES & 1)
     k_added_tile = k_added_buffer.index(stage)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), k_added_tile, D, SCORES)
+    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=True)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
@@ -265,7 +263,8 @@ def attend(
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     if WORKERS == 3:
         mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), k_added_tile, D, SCORES)
+    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=True)
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  370651341124ae8f
-#   text hash     abc58f0bd6883dc0
+#   content hash  cc8613d6711adb81
+#   text hash     51c79314de297a7b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

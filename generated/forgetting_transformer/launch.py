@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  370651341124ae8f
-#   text hash     a752f57ffeec34d0
+#   content hash  cc8613d6711adb81
+#   text hash     da4cfbb9f14f6a8c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7579d7bcaec121f
-#   text hash     727404e413e83460
+#   content hash  4c51c85d2bf6244b
+#   text hash     7968be17bb86741c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

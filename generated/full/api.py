@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7579d7bcaec121f
-#   text hash     70213e4313ee8850
+#   content hash  4c51c85d2bf6244b
+#   text hash     c3c38f92f3c56026
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7579d7bcaec121f
-#   text hash     f42a3bddaeedd43e
+#   content hash  4c51c85d2bf6244b
+#   text hash     16ed0bfb48e71e7b
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7579d7bcaec121f
-#   text hash     836b10b076902343
+#   content hash  4c51c85d2bf6244b
+#   text hash     a7c08f3a8a572dd4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

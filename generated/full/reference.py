@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7579d7bcaec121f
-#   text hash     4668ba0b22962310
+#   content hash  4c51c85d2bf6244b
+#   text hash     fa2b35cad3b20d47
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

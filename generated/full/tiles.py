@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f7579d7bcaec121f
-#   text hash     0a4863ef1f260ac2
+#   content hash  4c51c85d2bf6244b
+#   text hash     8263ff87b5639843
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5cd82196705adf63
-#   text hash     46111c27d2ed9e00
+#   content hash  3cb3463801563d1c
+#   text hash     c7a7c90feca7bc54
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5cd82196705adf63
-#   text hash     163e9949482da99f
+#   content hash  3cb3463801563d1c
+#   text hash     b4a958db9af4cd45
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

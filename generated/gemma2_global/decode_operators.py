@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5cd82196705adf63
-#   text hash     dba66979ee00e04b
+#   content hash  3cb3463801563d1c
+#   text hash     31eb73bb35ce6eb3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

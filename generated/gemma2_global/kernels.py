@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5cd82196705adf63
-#   text hash     d32f186fa27da1a7
+#   content hash  3cb3463801563d1c
+#   text hash     df8b9d7b5a8f89ea
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5cd82196705adf63
-#   text hash     f6538a1e8d9d6de1
+#   content hash  3cb3463801563d1c
+#   text hash     955860dc1e8f2772
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  92ad3b9d284d8c70
-#   text hash     85419779c4e1dddc
+#   content hash  e38437995d54d5d5
+#   text hash     a1b9e59b036b09b1
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  92ad3b9d284d8c70
-#   text hash     aaf2b8873871246f
+#   content hash  e38437995d54d5d5
+#   text hash     e3903268c2dc29ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  92ad3b9d284d8c70
-#   text hash     8dc0bd45723ee760
+#   content hash  e38437995d54d5d5
+#   text hash     794ec7b17d7abd42
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

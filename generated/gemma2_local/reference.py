@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  92ad3b9d284d8c70
-#   text hash     6c5bb1449d6a1119
+#   content hash  e38437995d54d5d5
+#   text hash     fc235f40c53f2528
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

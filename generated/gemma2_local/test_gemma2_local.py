@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  92ad3b9d284d8c70
-#   text hash     4d4b9c04dc779f3a
+#   content hash  e38437995d54d5d5
+#   text hash     c7f9db9e7768cecf
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  34466d6e7bdefdce
-#   text hash     7fde86de6a56cad1
+#   content hash  21bcb34ad4c76a0e
+#   text hash     fcb6d28b3b8afd16
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

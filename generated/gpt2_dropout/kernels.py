@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  34466d6e7bdefdce
-#   text hash     084819773f1550b3
+#   content hash  21bcb34ad4c76a0e
+#   text hash     3e4b1142c665549c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

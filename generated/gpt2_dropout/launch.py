@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  34466d6e7bdefdce
-#   text hash     e0b34240ef8b069a
+#   content hash  21bcb34ad4c76a0e
+#   text hash     ff9e92151fe44572
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  34466d6e7bdefdce
-#   text hash     c4e7a2305badbd77
+#   content hash  21bcb34ad4c76a0e
+#   text hash     6c66d9d03056ca71
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

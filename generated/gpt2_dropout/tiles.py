@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  34466d6e7bdefdce
-#   text hash     2ab75805034587d3
+#   content hash  21bcb34ad4c76a0e
+#   text hash     eb5579d514e57295
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

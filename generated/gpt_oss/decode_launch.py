@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3a20e884b3010bf
-#   text hash     e6c3a9a8a27e2a8a
+#   content hash  0b6de002efbe3b59
+#   text hash     79fe1f784ca9c061
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

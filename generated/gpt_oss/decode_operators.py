@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3a20e884b3010bf
-#   text hash     2fc77826272f75ee
+#   content hash  0b6de002efbe3b59
+#   text hash     c2802ccacfa73812
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3a20e884b3010bf
-#   text hash     f9529bbdabc67b1f
+#   content hash  0b6de002efbe3b59
+#   text hash     118a0f082559cde7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

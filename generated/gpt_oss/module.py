@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3a20e884b3010bf
-#   text hash     26a8d17d7f0db89f
+#   content hash  0b6de002efbe3b59
+#   text hash     53c7020cbee82e31
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3a20e884b3010bf
-#   text hash     822978c0ed8e13b9
+#   content hash  0b6de002efbe3b59
+#   text hash     200ae8eef543e2cf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

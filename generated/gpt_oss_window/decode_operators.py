@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84f0c147dd6f4663
-#   text hash     a0c32d0c706c31d3
+#   content hash  ea03fa2519e3d7a7
+#   text hash     7dab5b0f9070d5cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

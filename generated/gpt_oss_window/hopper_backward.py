@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84f0c147dd6f4663
-#   text hash     92be2c1ac9674da2
+#   content hash  ea03fa2519e3d7a7
+#   text hash     11f58788eb4526a4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84f0c147dd6f4663
-#   text hash     4da6865e82359d61
+#   content hash  ea03fa2519e3d7a7
+#   text hash     887bdebf72f079b2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84f0c147dd6f4663
-#   text hash     1a266c664ebb1d9f
+#   content hash  ea03fa2519e3d7a7
+#   text hash     71aadde63e7b54ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

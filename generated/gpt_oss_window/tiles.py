@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84f0c147dd6f4663
-#   text hash     05d6182ba7173d27
+#   content hash  ea03fa2519e3d7a7
+#   text hash     ad54371f4d622b62
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

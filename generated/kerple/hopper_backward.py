@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  979ea96b9121d380
-#   text hash     69c5a424ec85d89f
+#   content hash  09b1e9b163d9286b
+#   text hash     26f623c036450fe3
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  979ea96b9121d380
-#   text hash     3f59818642a9f9f1
+#   content hash  09b1e9b163d9286b
+#   text hash     1c83b7cb010e105e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

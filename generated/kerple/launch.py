@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  979ea96b9121d380
-#   text hash     61468a0e4d477b32
+#   content hash  09b1e9b163d9286b
+#   text hash     70179a13bbabfef1
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

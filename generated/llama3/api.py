@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83d23af60497c685
-#   text hash     eecbff435a29dd8e
+#   content hash  158077f35b06a1f7
+#   text hash     dbf5c0b62105daa2
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

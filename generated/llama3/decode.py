@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83d23af60497c685
-#   text hash     3ade83e7189f7549
+#   content hash  158077f35b06a1f7
+#   text hash     719d3e08c92d361b
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

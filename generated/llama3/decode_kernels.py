@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83d23af60497c685
-#   text hash     57f0226d7319404e
+#   content hash  158077f35b06a1f7
+#   text hash     619c61cb6463107b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

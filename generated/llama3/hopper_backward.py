@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83d23af60497c685
-#   text hash     e97b513c0b38934a
+#   content hash  158077f35b06a1f7
+#   text hash     2fc7beadf63249fa
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83d23af60497c685
-#   text hash     632e600c570f019d
+#   content hash  158077f35b06a1f7
+#   text hash     84d8ee8984c98ede
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8555e53f1aee2a6a
-#   text hash     cd663653d1e9fca3
+#   content hash  21faceafab0315d0
+#   text hash     6e8fa23bd3e40308
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

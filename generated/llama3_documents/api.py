@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8555e53f1aee2a6a
-#   text hash     77aa65c9031a5410
+#   content hash  21faceafab0315d0
+#   text hash     cecafbbe744d9ddd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8555e53f1aee2a6a
-#   text hash     90225e77b04400a2
+#   content hash  21faceafab0315d0
+#   text hash     b58949bd802d0d16
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8555e53f1aee2a6a
-#   text hash     7c4e21b5bd425198
+#   content hash  21faceafab0315d0
+#   text hash     30827509c000eddf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a995f5bf77e2372
-#   text hash     95f76f7a58291bf7
+#   content hash  8b1e2fb4898f3ed0
+#   text hash     7ec436df452c1ff5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

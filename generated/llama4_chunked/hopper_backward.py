@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a995f5bf77e2372
-#   text hash     38c285cf3d50307c
+#   content hash  8b1e2fb4898f3ed0
+#   text hash     c87885b10eb37153
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

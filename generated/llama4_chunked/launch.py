@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a995f5bf77e2372
-#   text hash     19211f20c2e9bc02
+#   content hash  8b1e2fb4898f3ed0
+#   text hash     3b837d3426abb2cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a995f5bf77e2372
-#   text hash     d40e8a886d716977
+#   content hash  8b1e2fb4898f3ed0
+#   text hash     69979db0d4e305f5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a995f5bf77e2372
-#   text hash     a2135d46b6a76593
+#   content hash  8b1e2fb4898f3ed0
+#   text hash     5ec60bff50437e4b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44ea33a0e6d47ef2
-#   text hash     8eca36bb397e4126
+#   content hash  2ca96876cddb0b11
+#   text hash     b0c06ac8fed4066d
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

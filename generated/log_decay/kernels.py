@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44ea33a0e6d47ef2
-#   text hash     ff6d59632e570d3d
+#   content hash  2ca96876cddb0b11
+#   text hash     b492386797921b62
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

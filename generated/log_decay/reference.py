@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44ea33a0e6d47ef2
-#   text hash     61dec78fb92530f2
+#   content hash  2ca96876cddb0b11
+#   text hash     808d1539e3b0e6b8
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44ea33a0e6d47ef2
-#   text hash     09fea682d1adfdf6
+#   content hash  2ca96876cddb0b11
+#   text hash     58cefba12a5a82c6
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44ea33a0e6d47ef2
-#   text hash     0c7178335085c8f4
+#   content hash  2ca96876cddb0b11
+#   text hash     cc514670c021a23e
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ccdd30638252bf95
-#   text hash     87d933ff181dcea0
+#   content hash  ee418f62b81b86de
+#   text hash     d3e01df0f355ec02
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

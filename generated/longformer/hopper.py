@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ccdd30638252bf95
-#   text hash     2285c73e69dbe87f
+#   content hash  ee418f62b81b86de
+#   text hash     886dbca211efd840
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -96,19 +96,18 @@ def matrix(buffer, i):
 
 
 @gluon.jit
-def score_product(rows, others, D: tl.constexpr, SCORES: tl.constexpr):
-    """The product, not waited for, of the rows of two tiles, on top of what scores begin with, `below`.
+def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
+    """The product, not waited for, of the rows of two tiles, on top of `below` if it ADDS to that.
 
     It is made without the last 64 of 256 columns where they are empty.
     """
-    below = gl.full([rows.shape[0], others.shape[0]], 0.0, gl.float32, SCORES)
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
-        scoring = warpgroup_mma(left, right, below, use_acc=False, is_async=True)
+        scoring = warpgroup_mma(left, right, below, use_acc=ADDS, is_async=True)
         left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
         return warpgroup_mma(left, right, scoring, is_async=True)
     else:
-        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=False, is_async=True)
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=ADDS, is_async=True)
 
 
 @gluon.jit
@@ -234,7 +233,8 @@ def attend_first(
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage = at % STAGES
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
+    below = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
     m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
@@ -257,7 +257,8 @@ def attend(
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     if WORKERS == 3:
         mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
-    scoring = score_product(q_tile, matrix(k_buffer, stage), D, SCORES)
+    below = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ccdd30638252bf95
-#   text hash     d2e8d69070e590a4
+#   content hash  ee418f62b81b86de
+#   text hash     04cbf60fc2438a43
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ccdd30638252bf95
-#   text hash     3ed5a1ac83b2fefa
+#   content hash  ee418f62b81b86de
+#   text hash     104c4ed79b974d45
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

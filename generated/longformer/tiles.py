@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ccdd30638252bf95
-#   text hash     1d1969dc3214bb86
+#   content hash  ee418f62b81b86de
+#   text hash     c234f304b12e3b00
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

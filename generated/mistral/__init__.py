@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f6ecfab9a6c46f24
-#   text hash     b2a95bed652f1e2b
+#   content hash  d4e4da7e333389ac
+#   text hash     a926755e2e89651b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

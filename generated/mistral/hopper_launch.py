@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f6ecfab9a6c46f24
-#   text hash     0b8a0c7f5c829cf1
+#   content hash  d4e4da7e333389ac
+#   text hash     749aa586d1f9c84d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

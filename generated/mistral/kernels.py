@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f6ecfab9a6c46f24
-#   text hash     93aa4f97f8413184
+#   content hash  d4e4da7e333389ac
+#   text hash     f2a810f11bb2118f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f6ecfab9a6c46f24
-#   text hash     3542b8395e7aeb16
+#   content hash  d4e4da7e333389ac
+#   text hash     2ec2e80530422364
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f6ecfab9a6c46f24
-#   text hash     e9d2dde42e2eef3f
+#   content hash  d4e4da7e333389ac
+#   text hash     c16d7f147eb6b425
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30bf3d40e12a768
-#   text hash     477b64acd96cf0bc
+#   content hash  f1d7349335953c56
+#   text hash     43b0779dadde603f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

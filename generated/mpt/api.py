@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30bf3d40e12a768
-#   text hash     bf7cfffc031f10b7
+#   content hash  f1d7349335953c56
+#   text hash     07a804a2f696a30f
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30bf3d40e12a768
-#   text hash     4ed096bdd33f20be
+#   content hash  f1d7349335953c56
+#   text hash     49796ef12dd9e6a5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

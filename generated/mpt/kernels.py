@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30bf3d40e12a768
-#   text hash     1d94031deb0c6047
+#   content hash  f1d7349335953c56
+#   text hash     44cc8daf25ddd9f3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

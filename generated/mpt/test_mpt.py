@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30bf3d40e12a768
-#   text hash     932715e499ab390f
+#   content hash  f1d7349335953c56
+#   text hash     16f8877a09b1bbbe
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d30bf3d40e12a768
-#   text hash     4373542799db9357
+#   content hash  f1d7349335953c56
+#   text hash     a2e2726fbab3b2d8
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4b223c9a8142c6ad
-#   text hash     5d8142ef41a83781
+#   content hash  03912317db929878
+#   text hash     4bfee81961e7222f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -104,7 +104,8 @@ def weigh(
     q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = score_product(k_tile, q_tile, D, SCORES)
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]

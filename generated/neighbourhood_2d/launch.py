@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4b223c9a8142c6ad
-#   text hash     a8bcf1a258cd370c
+#   content hash  03912317db929878
+#   text hash     b65283a1555f2edf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

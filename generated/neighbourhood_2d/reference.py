@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4b223c9a8142c6ad
-#   text hash     24c3643f9c9c5710
+#   content hash  03912317db929878
+#   text hash     f146a71d797befe8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

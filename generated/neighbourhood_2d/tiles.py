@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4b223c9a8142c6ad
-#   text hash     6a9e8c39c4b3ea81
+#   content hash  03912317db929878
+#   text hash     b5070ab93f5f78a4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

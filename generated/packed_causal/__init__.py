@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f9b5dc76a4af70f7
-#   text hash     e0349fd8e3486562
+#   content hash  2afcb314aa5b2d61
+#   text hash     cdb4e94acc2a84bf
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f9b5dc76a4af70f7
-#   text hash     6a50766d5746d30f
+#   content hash  2afcb314aa5b2d61
+#   text hash     d0fbf49f35fdb325
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f9b5dc76a4af70f7
-#   text hash     9c8905b21e66fa51
+#   content hash  2afcb314aa5b2d61
+#   text hash     83ac0f4f31ac4c6a
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f9b5dc76a4af70f7
-#   text hash     f1109c3f85760d5c
+#   content hash  2afcb314aa5b2d61
+#   text hash     1e2354f01e66ce5f
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b681bac72df60a19
-#   text hash     52e0d10c106b7446
+#   content hash  ffd1148b89a3195e
+#   text hash     ba43e025e32f5221
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

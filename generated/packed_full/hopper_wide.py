@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b681bac72df60a19
-#   text hash     4754258325447c39
+#   content hash  ffd1148b89a3195e
+#   text hash     7ae29fb257962b77
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -93,8 +93,8 @@ def as_scores(x, SCORES: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    at, dv, k_tile, queries, exchange, terms, D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr,
-    OUT: tl.constexpr, mixed
+    at, dv, k_tile, queries, exchange, terms, D: tl.constexpr, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
+    SCORES: tl.constexpr, OUT: tl.constexpr, mixed
 ):  # fmt: skip
     """Update dV with one tile of queries, and hand on what dS is by dP - delta: the weights, and slopes of scores."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -103,7 +103,8 @@ def weigh(
     k_len, scale_log2, k_pos = terms
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = score_product(k_tile, q_tile, D, SCORES)
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]
@@ -232,12 +233,12 @@ def make_dv(
             if k_start + BLOCK_N <= k_len:
                 for i in tl.range(first, last):
                     at, dv = weigh(
-                        at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=False
+                        at, dv, k_tile, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=False
                     )  # fmt: skip
             else:
                 for i in tl.range(first, last):
                     at, dv = weigh(
-                        at, dv, k_tile, queries, exchange, terms, D, STAGES, SCORES, OUT, mixed=True
+                        at, dv, k_tile, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=True
                     )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b681bac72df60a19
-#   text hash     0a895ba23a77524d
+#   content hash  ffd1148b89a3195e
+#   text hash     1dd6ab21c15b5753
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

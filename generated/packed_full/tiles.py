@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b681bac72df60a19
-#   text hash     da3863ff3c32cabc
+#   content hash  ffd1148b89a3195e
+#   text hash     45d46209dbe7e0e9
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b681bac72df60a19
-#   text hash     d0980713c5298eb1
+#   content hash  ffd1148b89a3195e
+#   text hash     fa10496f760ce37d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c5a07f1562dad77c
-#   text hash     561707d66838afdb
+#   content hash  57ab7ce0538d8433
+#   text hash     b6ce6785afdece5d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

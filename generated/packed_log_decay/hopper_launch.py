@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c5a07f1562dad77c
-#   text hash     2d717fbed09e89ae
+#   content hash  57ab7ce0538d8433
+#   text hash     c2794e57ec46eef9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c5a07f1562dad77c
-#   text hash     3d2e835872ec940f
+#   content hash  57ab7ce0538d8433
+#   text hash     60ec95875d141bb0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c5a07f1562dad77c
-#   text hash     02e0e332528b51cf
+#   content hash  57ab7ce0538d8433
+#   text hash     ef8857efd8805c27
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c5a07f1562dad77c
-#   text hash     87e196e4cc9c4546
+#   content hash  57ab7ce0538d8433
+#   text hash     561a0348860bc5ad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

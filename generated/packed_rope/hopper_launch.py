@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  56fec926821d934c
-#   text hash     5e958dc6b908c451
+#   content hash  725ebb678b165436
+#   text hash     ded28ef24aee8adb
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  56fec926821d934c
-#   text hash     3ad18162ebbf742c
+#   content hash  725ebb678b165436
+#   text hash     c4fe3fce0595c0dc
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  56fec926821d934c
-#   text hash     63ada251427a89aa
+#   content hash  725ebb678b165436
+#   text hash     8898b93833f43517
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  56fec926821d934c
-#   text hash     87f5bcefb75996b3
+#   content hash  725ebb678b165436
+#   text hash     faf48f3439f9c209
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9da58ea51b4d47d
-#   text hash     f2217c7ae5a670ed
+#   content hash  63ef2744f94e520a
+#   text hash     05110883568d5e51
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9da58ea51b4d47d
-#   text hash     d1bcf6dc980d34fe
+#   content hash  63ef2744f94e520a
+#   text hash     d798586c710ac905
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

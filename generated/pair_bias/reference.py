@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9da58ea51b4d47d
-#   text hash     fcc7ec6ec03294be
+#   content hash  63ef2744f94e520a
+#   text hash     32c060c95c40866f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

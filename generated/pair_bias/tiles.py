@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9da58ea51b4d47d
-#   text hash     0527767686b255ad
+#   content hash  63ef2744f94e520a
+#   text hash     7245be3fa1be63f8
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

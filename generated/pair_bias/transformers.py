@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9da58ea51b4d47d
-#   text hash     a77680875fb59cce
+#   content hash  63ef2744f94e520a
+#   text hash     b5326b62dca7975b
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3b52223dc0abace
-#   text hash     5dab370486086d02
+#   content hash  fa12319a66ea3bed
+#   text hash     a9e86177e10fe4e2
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

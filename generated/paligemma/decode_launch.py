@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3b52223dc0abace
-#   text hash     815738533e9d3186
+#   content hash  fa12319a66ea3bed
+#   text hash     18149a0df4a17aa6
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3b52223dc0abace
-#   text hash     6a9a3bd2660d6155
+#   content hash  fa12319a66ea3bed
+#   text hash     1dbe079e3c8dbe86
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3b52223dc0abace
-#   text hash     89f709465480a30b
+#   content hash  fa12319a66ea3bed
+#   text hash     6eb62816c4157945
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

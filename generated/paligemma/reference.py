@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3b52223dc0abace
-#   text hash     8cc03f90370c9b8d
+#   content hash  fa12319a66ea3bed
+#   text hash     02a4057125e00a84
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9846da6cf7c18a5
-#   text hash     3a18dadc0a14d8e4
+#   content hash  2664886efdd0c19a
+#   text hash     c0678307c76e5b21
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9846da6cf7c18a5
-#   text hash     095ed2ecad7cdb58
+#   content hash  2664886efdd0c19a
+#   text hash     c23a4738bd25eb71
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

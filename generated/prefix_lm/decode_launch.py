@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9846da6cf7c18a5
-#   text hash     beaef43029928665
+#   content hash  2664886efdd0c19a
+#   text hash     741924784cf6a937
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9846da6cf7c18a5
-#   text hash     10545f028610b7e2
+#   content hash  2664886efdd0c19a
+#   text hash     4063a91de5e26620
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9846da6cf7c18a5
-#   text hash     9ecfde60b78a8468
+#   content hash  2664886efdd0c19a
+#   text hash     f24e5f578c9e5a39
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

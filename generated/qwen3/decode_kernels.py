@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d00ab119782591fb
-#   text hash     9fa2a9bce3f9bdbd
+#   content hash  c9e263e7df0253b0
+#   text hash     aff27cae3147caeb
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d00ab119782591fb
-#   text hash     dd8296c8e0fcc1f2
+#   content hash  c9e263e7df0253b0
+#   text hash     187be468ae10894a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d00ab119782591fb
-#   text hash     e85274f5c5182f8a
+#   content hash  c9e263e7df0253b0
+#   text hash     a37d3f8d7b160936
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

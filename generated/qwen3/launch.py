@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d00ab119782591fb
-#   text hash     abacc33fe333921d
+#   content hash  c9e263e7df0253b0
+#   text hash     6d2b93ab4d7177e6
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d00ab119782591fb
-#   text hash     ff8ccf3fb007641d
+#   content hash  c9e263e7df0253b0
+#   text hash     1c827a48d6fb4e78
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

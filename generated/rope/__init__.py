@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  925ddcaafb1e8667
-#   text hash     a8714a89934684a5
+#   content hash  63abf2e2ab79617f
+#   text hash     e643652c24e00ea6
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

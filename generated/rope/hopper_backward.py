@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  925ddcaafb1e8667
-#   text hash     34ae14a6a1095a8b
+#   content hash  63abf2e2ab79617f
+#   text hash     e51ee73b6ed51431
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

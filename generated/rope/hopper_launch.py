@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  925ddcaafb1e8667
-#   text hash     46feba94f6dc3106
+#   content hash  63abf2e2ab79617f
+#   text hash     49ce0e5a7ff5f7f2
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  925ddcaafb1e8667
-#   text hash     51c659f807c6bbdc
+#   content hash  63abf2e2ab79617f
+#   text hash     a4ec1437c0ca2326
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

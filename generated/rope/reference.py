@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  925ddcaafb1e8667
-#   text hash     a2cd34d2d191018f
+#   content hash  63abf2e2ab79617f
+#   text hash     20bf2321e516328c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

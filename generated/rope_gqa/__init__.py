@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  020040d91915a405
-#   text hash     19599bba0c49c05a
+#   content hash  dd8ea53f8068b2a7
+#   text hash     4b88dffa4fd334b7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

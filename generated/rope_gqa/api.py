@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  020040d91915a405
-#   text hash     399c005c607bae56
+#   content hash  dd8ea53f8068b2a7
+#   text hash     a6c2084742075203
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  020040d91915a405
-#   text hash     e52184249f42a654
+#   content hash  dd8ea53f8068b2a7
+#   text hash     6c93da1193aa49e7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  020040d91915a405
-#   text hash     fdc2183ec16b86cb
+#   content hash  dd8ea53f8068b2a7
+#   text hash     9edfc3a75afef912
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

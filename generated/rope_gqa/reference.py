@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  020040d91915a405
-#   text hash     9cd1944bafc38d1f
+#   content hash  dd8ea53f8068b2a7
+#   text hash     930bc86018175994
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a3a256cc3a84c135
-#   text hash     22c5890966c3ce3d
+#   content hash  ab25fae6dbfe775c
+#   text hash     f6c89461d00ccaac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

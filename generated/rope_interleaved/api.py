@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a3a256cc3a84c135
-#   text hash     f04ae7ac7c9c3d2c
+#   content hash  ab25fae6dbfe775c
+#   text hash     61a93a1b9c7a0da6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a3a256cc3a84c135
-#   text hash     e4134fc862728f6f
+#   content hash  ab25fae6dbfe775c
+#   text hash     8f51e4445e688ee3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a3a256cc3a84c135
-#   text hash     96cc04a46f4c485d
+#   content hash  ab25fae6dbfe775c
+#   text hash     6be6bf3d7eda0d77
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

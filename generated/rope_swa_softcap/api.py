@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ab27b412e23c58d2
-#   text hash     30153451ef69feb5
+#   content hash  a153420a5f9251de
+#   text hash     f68887ab029e7c3b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

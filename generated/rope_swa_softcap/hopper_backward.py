@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ab27b412e23c58d2
-#   text hash     86de3130989ee198
+#   content hash  a153420a5f9251de
+#   text hash     2fa8e1c4be3a0422
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

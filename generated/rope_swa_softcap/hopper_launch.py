@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ab27b412e23c58d2
-#   text hash     e3e5be0aebb4e677
+#   content hash  a153420a5f9251de
+#   text hash     8964511d4921b851
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

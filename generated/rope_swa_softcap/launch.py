@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ab27b412e23c58d2
-#   text hash     af3537cd4e44aad5
+#   content hash  a153420a5f9251de
+#   text hash     879bb3985c6306ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

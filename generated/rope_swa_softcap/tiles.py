@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ab27b412e23c58d2
-#   text hash     76a9c24319e40f22
+#   content hash  a153420a5f9251de
+#   text hash     3ff544d0cc70fcce
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fd860aee214db841
-#   text hash     3a57edd2e3d41425
+#   content hash  79127db5b11c6703
+#   text hash     ef371f8f3c8b8222
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

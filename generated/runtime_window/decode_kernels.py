@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fd860aee214db841
-#   text hash     67d243cd9ba207b5
+#   content hash  79127db5b11c6703
+#   text hash     bc2f67fd55b8c9be
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

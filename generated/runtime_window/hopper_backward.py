@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fd860aee214db841
-#   text hash     e4517c3e75f3e400
+#   content hash  79127db5b11c6703
+#   text hash     d7ebed368ea92eb0
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

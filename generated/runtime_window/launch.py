@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fd860aee214db841
-#   text hash     99f281b8ef6c53ea
+#   content hash  79127db5b11c6703
+#   text hash     9cca23c172285bd6
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

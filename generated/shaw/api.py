@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  caf362ef847bd436
-#   text hash     64a0aff839999daa
+#   content hash  490c139dea76fd08
+#   text hash     8008a167ea554f50
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

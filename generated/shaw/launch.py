@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  caf362ef847bd436
-#   text hash     bb7d23832972cafa
+#   content hash  490c139dea76fd08
+#   text hash     04de06ac0e88cecf
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

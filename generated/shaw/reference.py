@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  caf362ef847bd436
-#   text hash     6e05dcabf84a7ef1
+#   content hash  490c139dea76fd08
+#   text hash     d1a23986793d86f8
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

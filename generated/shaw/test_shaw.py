@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  caf362ef847bd436
-#   text hash     8a5a80b7e4c4067f
+#   content hash  490c139dea76fd08
+#   text hash     06d0a3d69030ea0e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  caf362ef847bd436
-#   text hash     5fc3d50034b28a0b
+#   content hash  490c139dea76fd08
+#   text hash     5857b78919cd365b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

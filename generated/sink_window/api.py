@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  deabe32db5881401
-#   text hash     60e439d31087ab41
+#   content hash  dfe67d5f7429d05f
+#   text hash     c894fdd14bf0d9a7
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  deabe32db5881401
-#   text hash     af08320501e786fc
+#   content hash  dfe67d5f7429d05f
+#   text hash     82f512b957924950
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

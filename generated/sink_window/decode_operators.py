@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  deabe32db5881401
-#   text hash     6d1604fcfa415dfa
+#   content hash  dfe67d5f7429d05f
+#   text hash     a716405fa9f070b8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  deabe32db5881401
-#   text hash     72dccb0eb48e385a
+#   content hash  dfe67d5f7429d05f
+#   text hash     0218c366f0525c89
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

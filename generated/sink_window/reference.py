@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  deabe32db5881401
-#   text hash     cc305d71117265e6
+#   content hash  dfe67d5f7429d05f
+#   text hash     89b05e040f0ea46f
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

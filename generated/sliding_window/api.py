@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  414428bea6882d62
-#   text hash     bb84c08d25275595
+#   content hash  8ef69545bacf962d
+#   text hash     8338ddea09e327a7
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

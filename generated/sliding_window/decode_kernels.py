@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  414428bea6882d62
-#   text hash     1365b535097969aa
+#   content hash  8ef69545bacf962d
+#   text hash     8ea1969fa41ff46b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

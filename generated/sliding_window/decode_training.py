@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  414428bea6882d62
-#   text hash     3aa6ea366dea1113
+#   content hash  8ef69545bacf962d
+#   text hash     e19237551eaab5b3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  414428bea6882d62
-#   text hash     d698667c41f28600
+#   content hash  8ef69545bacf962d
+#   text hash     f471aa028e2b7f52
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -104,7 +104,8 @@ def weigh(
     q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = score_product(k_tile, q_tile, D, SCORES)
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  414428bea6882d62
-#   text hash     1e27088f4fee46f9
+#   content hash  8ef69545bacf962d
+#   text hash     0392c7c476449b5d
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0e2b54699191951
-#   text hash     e45e7d5768bc1136
+#   content hash  81db933b96918416
+#   text hash     3bea405120b80c49
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

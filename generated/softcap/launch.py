@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0e2b54699191951
-#   text hash     b087be0bb7178de9
+#   content hash  81db933b96918416
+#   text hash     bf1ae34da6d4bf69
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0e2b54699191951
-#   text hash     53e7b946d96e0586
+#   content hash  81db933b96918416
+#   text hash     fc68e68fd4ecd945
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aeb572d47a33c8b6
-#   text hash     6ea022563c1f05d7
+#   content hash  a296ef8ef1a9d063
+#   text hash     0041b03e5bd140f0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

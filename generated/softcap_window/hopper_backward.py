@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aeb572d47a33c8b6
-#   text hash     1576c0441a8672cc
+#   content hash  a296ef8ef1a9d063
+#   text hash     a6bd6c48fab77f98
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aeb572d47a33c8b6
-#   text hash     077ef379a5d76fdf
+#   content hash  a296ef8ef1a9d063
+#   text hash     5ae27b303757f9da
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aeb572d47a33c8b6
-#   text hash     d89d826c290eab2a
+#   content hash  a296ef8ef1a9d063
+#   text hash     bf508e674eca93b2
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aeb572d47a33c8b6
-#   text hash     2d84101165824630
+#   content hash  a296ef8ef1a9d063
+#   text hash     02bd73e14ade37b4
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

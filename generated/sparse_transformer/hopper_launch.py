@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4accfc72b2362450
-#   text hash     3b72dee1a611ae53
+#   content hash  66c9757c976016ce
+#   text hash     6397d2c79a898e86
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

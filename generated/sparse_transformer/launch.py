@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4accfc72b2362450
-#   text hash     ad5ae894b8a62658
+#   content hash  66c9757c976016ce
+#   text hash     7d9b62fd9ddfc461
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4accfc72b2362450
-#   text hash     c6063dd05763f963
+#   content hash  66c9757c976016ce
+#   text hash     2689752aa28df0c1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4accfc72b2362450
-#   text hash     a457bd18a72b2805
+#   content hash  66c9757c976016ce
+#   text hash     30a0135d11eb6d65
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

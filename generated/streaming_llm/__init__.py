@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c9e794a0a35eb1c
-#   text hash     e9f89ff4adb755e2
+#   content hash  cc4b3fe6b13320f3
+#   text hash     9367266d32c2b2a2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c9e794a0a35eb1c
-#   text hash     bd5e677d28782cfe
+#   content hash  cc4b3fe6b13320f3
+#   text hash     04b9c5b010bc017a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c9e794a0a35eb1c
-#   text hash     902270552916306f
+#   content hash  cc4b3fe6b13320f3
+#   text hash     cabd956381499b04
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

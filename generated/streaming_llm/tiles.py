@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c9e794a0a35eb1c
-#   text hash     1795e32bf4413966
+#   content hash  cc4b3fe6b13320f3
+#   text hash     3ce0904fda27b43c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  518a62e7f111543a
-#   text hash     f48590976bcc28bd
+#   content hash  116694938bd5a911
+#   text hash     f7d6a6e0f5bd1e2a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

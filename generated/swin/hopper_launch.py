@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  518a62e7f111543a
-#   text hash     1fe930fb44dac00c
+#   content hash  116694938bd5a911
+#   text hash     8725791e7ec8cc1a
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  518a62e7f111543a
-#   text hash     39d001b43969df7d
+#   content hash  116694938bd5a911
+#   text hash     6c4b1c4aacecfd51
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

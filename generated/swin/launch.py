@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  518a62e7f111543a
-#   text hash     b9fe78bd43a6f19a
+#   content hash  116694938bd5a911
+#   text hash     6782b13a0b7b1b48
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

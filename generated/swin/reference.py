@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  518a62e7f111543a
-#   text hash     179b2c32a9196d9f
+#   content hash  116694938bd5a911
+#   text hash     9c252fa631981097
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

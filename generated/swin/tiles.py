@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  518a62e7f111543a
-#   text hash     927f0235902373db
+#   content hash  116694938bd5a911
+#   text hash     e0b2457fea80e312
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c4e86ededd5f0c2
-#   text hash     23fc9f9fa767459d
+#   content hash  33a9fd7c29e22761
+#   text hash     6b7af8b92a78f1bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c4e86ededd5f0c2
-#   text hash     d938c8d5a8e1bbd4
+#   content hash  33a9fd7c29e22761
+#   text hash     ac4cb28901fd64c3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

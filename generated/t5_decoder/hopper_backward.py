@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c4e86ededd5f0c2
-#   text hash     004901cce09a4d67
+#   content hash  33a9fd7c29e22761
+#   text hash     af11767a77124a91
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

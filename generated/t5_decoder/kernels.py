@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c4e86ededd5f0c2
-#   text hash     0402e202837f1aaa
+#   content hash  33a9fd7c29e22761
+#   text hash     b13ccb5fe55e53d5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3c4e86ededd5f0c2
-#   text hash     e4b2d6c8f42043de
+#   content hash  33a9fd7c29e22761
+#   text hash     e5d0beff255df821
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

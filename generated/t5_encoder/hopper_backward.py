@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfce943c67911b28
-#   text hash     3be2d231e26348e9
+#   content hash  35fed987081cc46e
+#   text hash     4340db7ba6b7d228
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfce943c67911b28
-#   text hash     06ee30b8c8c5ddf7
+#   content hash  35fed987081cc46e
+#   text hash     23b8b6c43bea0ac8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -103,7 +103,8 @@ def weigh(
     q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = score_product(k_tile, q_tile, D, SCORES)
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfce943c67911b28
-#   text hash     9b274aa8c2a70a11
+#   content hash  35fed987081cc46e
+#   text hash     1a5de4132ffaa5e7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

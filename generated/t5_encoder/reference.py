@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfce943c67911b28
-#   text hash     7f80a83b66f7a3cc
+#   content hash  35fed987081cc46e
+#   text hash     de52e2c6932276a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfce943c67911b28
-#   text hash     2728f06387886d32
+#   content hash  35fed987081cc46e
+#   text hash     7b7e56113fce28a4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1691b404989dc11a
-#   text hash     2ceb647fe3b0da12
+#   content hash  c39c2eaca72d0c29
+#   text hash     7a0e660ef9a44d44
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1691b404989dc11a
-#   text hash     7bea22640d5f44d5
+#   content hash  c39c2eaca72d0c29
+#   text hash     5d1d94f5fec8f001
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

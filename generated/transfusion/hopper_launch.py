@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1691b404989dc11a
-#   text hash     9ef029763eb4f574
+#   content hash  c39c2eaca72d0c29
+#   text hash     b1151ce16d63daba
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1691b404989dc11a
-#   text hash     8abbfd401083acbb
+#   content hash  c39c2eaca72d0c29
+#   text hash     f3bf5b240be51288
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -104,7 +104,8 @@ def weigh(
     q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = score_product(k_tile, q_tile, D, SCORES)
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1691b404989dc11a
-#   text hash     8e1d73ced7e566ac
+#   content hash  c39c2eaca72d0c29
+#   text hash     b8730ab511824db2
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

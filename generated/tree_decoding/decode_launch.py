@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e853c9195ea4189f
-#   text hash     83226200d0d4aaa4
+#   content hash  cc9dcbad29a3ddaf
+#   text hash     1a7b9ae44b9cae25
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

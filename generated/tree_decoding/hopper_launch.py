@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e853c9195ea4189f
-#   text hash     c2d7d77189f77ddc
+#   content hash  cc9dcbad29a3ddaf
+#   text hash     20c07e511c3b723b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e853c9195ea4189f
-#   text hash     7aec08703ebd3db2
+#   content hash  cc9dcbad29a3ddaf
+#   text hash     9af6b3401a790fa8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -107,7 +107,8 @@ def weigh(
     q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    scoring = score_product(k_tile, q_tile, D, SCORES)
+    zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
+    scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     # [BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e853c9195ea4189f
-#   text hash     cfe18a5026ea78a5
+#   content hash  cc9dcbad29a3ddaf
+#   text hash     6a0a28cfb43f26c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e853c9195ea4189f
-#   text hash     ca13d95cd3f2a252
+#   content hash  cc9dcbad29a3ddaf
+#   text hash     f76dd1d5b14107a4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import devices
 import pytest
 import torch
+import unformatted
 from emulation.package import Package
 from emulation.values import Misuse
 from test_hopper_faults import ENDLESS, FAULTS, IN_TURNS, OF_WIDE_HEADS, WIDE
@@ -20,6 +21,7 @@ from attnforge.gpu.calls import Sizes
 from attnforge.language import spec as language
 from attnforge.plan import plan
 from attnforge.plan.plan import Plan
+from attnforge.render import emit
 from attnforge.source import resources
 
 pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
@@ -38,10 +40,11 @@ def planned(name: str) -> Plan:
 
 def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """How far a result is from what it should be, as a part of that."""
+    found, wanted = found.detach().float(), wanted.detach().float()
     there = wanted.isfinite()
-    if not torch.equal(found[~there].float(), wanted[~there].float()):
+    if not torch.equal(found[~there], wanted[~there]):
         return float("inf")
-    distance = float((found[there].float() - wanted[there].float()).norm() / (wanted[there].float().norm() + 1e-9))
+    distance = float((found - wanted)[there].norm() / (wanted[there].norm() + 1e-9))
     return float("inf") if math.isnan(distance) else distance
 
 
@@ -91,6 +94,34 @@ def test_results_do_not_depend_on_what_comes_first(
     for seed in range(2):
         package = Package(GENERATED / name, seed, multiprocessors)
         assert max(distances(package, planned(name), Sizes(2, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
+
+
+# how scores fall with the distance, and whether a query's and a key's share of that are told apart
+SLOPES = {
+    "score: [{expr: 'score + 0.25 * (k - q)'}]\nmask: [causal]": True,
+    "score: [{expr: 'score + (q - k) * 0.0125'}]": True,
+    "score: [alibi]\nmask: [causal, {sliding_window: {size: 100}}]": True,
+    "score: [alibi]\nmask: [causal]\nlayout: packed": True,
+    "score: [alibi, {expr: 'score - abs(k - q) * 0.02'}]\nmask: [causal]": True,
+    "score: [log_decay, alibi]\nmask: [causal]": True,
+    "score: [{expr: 'score - (q - k) * slope'}]\ninputs: {slope: {axes: []}}\nmask: [{expr: 'k < q + 1'}]": True,
+    "score: [alibi]": False,  # keys behind a query are as far away
+    "score: [alibi]\nmask: [causal]\nsink: true": False,  # whose weight hangs on what queries add
+    "score: [{expr: 'score - 0.5 * (q - 2 * k)'}]\nmask: [causal]": False,
+    "score: [{expr: 'score - 0.5 * 0.25'}]\nmask: [causal]": False,
+}
+
+
+@pytest.mark.parametrize("size", [64, 256])
+@pytest.mark.parametrize("text", SLOPES)
+def test_slopes_times_distances_are_right(text: str, size: int, tmp_path: Path) -> None:
+    path = tmp_path / "sloped.yaml"
+    path.write_text(f"name: sloped\n{text}\n")
+    loaded, package = unformatted.package(path)
+    of = plan.build(loaded)
+    assert of.hopper and (of.hopper.added is not None) == SLOPES[text]
+    emit.write([package], tmp_path)
+    assert max(distances(Package(tmp_path / "sloped"), of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < 2 * CLOSE
 
 
 def test_nothing_of_the_next_sequence_is_seen() -> None:

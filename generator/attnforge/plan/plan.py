@@ -371,8 +371,9 @@ def build(spec: Spec) -> Plan:
     weight = analysis.by_query.weight
     far = reach.build(spec) if analysis.keys.left and reach.hides_early_keys(spec) else None
     learns = any(given.grad for given in spec.inputs)
-    added = hopper_added.build(analysis.by_query) is not None
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, added).tuned(tuned)
+    added = hopper_added.build(analysis.by_query)
+    kind = added.kind if added else ""
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, kind).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}

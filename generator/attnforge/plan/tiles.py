@@ -149,12 +149,12 @@ def tables(
     reach: Reach | None = None,
     latent: bool = False,
     given: bool = False,
-    added: bool = False,
+    added: str = "",
 ) -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
 
     `reach`: how far queries see, where masks hide early keys; as good as nowhere, where tensors alone tell it. `given`:
-    whether kernels for Hopper GPUs take inputs that may learn as given. `added`: whether terms only add floats.
+    whether kernels for Hopper GPUs take inputs that may learn as given. `added`: what terms do if they only add floats.
     """
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
@@ -166,7 +166,7 @@ def tables(
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     least: dict[str, dict[int, int]] = {}
     layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()
-    layers += ("added", *(("packed_added",) if packed else ())) if added else ()
+    layers += (added, *((f"packed_{added}",) if packed else ())) if added else ()
     for layer in (*layers, *(("left", f"left_{weight}") if reach and weight != "heavy" else ())):
         for its, limits in found["faster"].get(layer, {}).items():
             faster[its] = {

@@ -63,17 +63,19 @@ class Hopper:
         scores, they get it as well.
         """
         spec = self.shared.spec
-        if self.added:
+        if self.added and self.added.learns:
             return Backward(_of_all_rows(self.shared.analysis), hopper_added.build(self.shared.analysis.by_key))
         if not all(x.shared for x in spec.inputs if x.grad):
             return None
-        found = Backward(_of_all_rows(analyse(spec.given)))
+        given = analyse(spec.given)
+        found = Backward(_of_all_rows(given), hopper_added.build(given.by_key))
         return None if any(map(_slow, found.terms.scored)) else found
 
     @cached_property
     def wide(self) -> Wide | None:
         """The kernel of the backward pass for wide heads, where there is such a pass for them."""
-        return Wide(self.backward.shared) if self.backward and not self.added else None
+        found = self.backward
+        return Wide(found.shared, found.added) if found and not (found.added and found.added.learns) else None
 
     @property
     def passes(self) -> tuple[str, ...]:

@@ -2,18 +2,22 @@
 
 What a query adds changes none of its weights: it is a matter of the LSE alone. Forward, products of scores begin with
 what keys add. Backward a worker holds what its keys add, and a score costs one addition more than without terms. What
-a key adds may learn: each worker sums up its gradient on the way.
+a key adds may learn: each worker sums up its gradient on the way. A slope times how far a key stands before a query is
+a float of each, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ...expressions.linear_forms import linear, variable
 from ...expressions.tree import SCORE, Node
 from ..access import Access
+from ..conditions import hides_late_keys
 from ..kernel_terms import KernelTerms
-from ..sides import Side
+from ..sides import SIDES, Side
 from ..statements import Bundle, Statement, needed, reads, targets
 from .hopper_vectors import Vector
 
@@ -23,8 +27,14 @@ LEAST_SCALE = "1e-30"
 LOG2, PRODUCTS = "LOG2E", "(1 / scale)"
 """What turns scores into log2 units, and into units of products of queries and keys."""
 
-_Part = tuple[str, Access]
-"""The sign of what is added, and the access that reads it."""
+
+class _Part(NamedTuple):
+    """What a term adds, or takes off, to all scores of a query or of a key."""
+
+    sign: str
+    side: Side
+    text: str
+    access: Access | None = None  # what reads it, if that is all it is
 
 
 @dataclass(frozen=True)
@@ -33,11 +43,21 @@ class Added:
 
     parts: tuple[_Part, ...]
 
+    @property
+    def learns(self) -> bool:
+        """True if all of it has a gradient that workers can sum up."""
+        return all(part.access for part in self.parts)
+
+    @property
+    def kind(self) -> str:
+        """The row of tiles.yaml that tells where it pays."""
+        return "added" if self.learns else "distances"
+
     def of(self, side: Side, unit: str) -> str:
         """Text of what all scores of a query or of a key have in common."""
-        (sign, first), *others = ((sign, access.name) for sign, access in self.parts if access.side == side)
+        (sign, first), *others = ((part.sign, part.text) for part in self.parts if part.side == side)
         return " ".join(
-            (f"{sign}{first} * {unit}".removeprefix("+"), *(f"{sign} {name} * {unit}" for sign, name in others))
+            (f"{sign}{first} * {unit}".removeprefix("+"), *(f"{sign} {text} * {unit}" for sign, text in others))
         )
 
     @property
@@ -59,8 +79,9 @@ class Added:
 
         They stand where `row` is known; `rows` tell the other names of a tile's rows.
         """
-        made = (*terms.loads("step"), Statement("lse", self.of("q", LOG2), "-="))
-        made = (*needed([one for one in rows if one.target != "row"], reads(made)), *made)
+        added = Statement("lse", self.of("q", LOG2), "-=")
+        known = (*(one for one in rows if one.target != "row"), *terms.loads("step"))
+        made = (*needed(known, added.reads), added)
         return (Bundle("terms", terms.passed(reads(made), {*targets(made), "row"}), packs=False), *made)
 
 
@@ -71,16 +92,20 @@ def build(terms: KernelTerms) -> Added | None:
     """
     found = [part for term in terms.spec.scores for part in _parts(term.score, terms)]
     parts = tuple(part for part in found if part is not None)
-    vectors = all(access.form == "row" and access.input.dtype == "float" for _, access in parts)
-    alone = all(kind == "score" for _, access in parts for kind, _ in terms.readers(access))
+    read = [part.access for part in parts if part.access]
+    vectors = all(access.form == "row" and access.input.dtype == "float" for access in read)
+    alone = all(kind == "score" for access in read for kind, _ in terms.readers(access))
     once = all(sum(node == SCORE for node in term.score.walk()) == 1 for term in terms.spec.scores)
     if not found or len(parts) < len(found) or not (vectors and alone and once) or terms.spec.sink:
         return None
-    return Added(parts) if {access.side for _, access in parts} == {"q", "k"} else None
+    return Added(parts) if {part.side for part in parts} == {"q", "k"} else None
 
 
 def _parts(score: Node, terms: KernelTerms, sign: str = "+") -> Iterator[_Part | None]:
-    """What a term adds to the score; None for all but floats of rows."""
+    """What a term adds to the score: floats of rows, and numbers times how far a key stands before a query; else None.
+
+    Such a distance is taken apart, and both positions counted from near the tile at hand, so that floats hold them.
+    """
     if score == SCORE and sign == "+":
         return
     other = "-" if sign == "+" else "+"
@@ -92,9 +117,41 @@ def _parts(score: Node, terms: KernelTerms, sign: str = "+") -> Iterator[_Part |
         case "neg", (one,):
             yield from _parts(one, terms, other)
         case "input", _:
-            yield sign, terms.access(score)
+            access = terms.access(score)
+            yield _Part(sign, access.side, access.name, access) if access.side else None
+        case "*", (left, right):
+            yield from _by_distance(left, right, terms, sign) or _by_distance(right, left, terms, sign) or (None,)
         case _:
             yield None
+
+
+def _by_distance(number: Node, distance: Node, terms: KernelTerms, sign: str) -> tuple[_Part, ...]:
+    """The parts of a number times how far a key stands before a query; none if it is not that."""
+    ahead = _distance(distance, terms) if _is_number(number, terms) else 0
+    if not ahead:
+        return ()
+    near, other = "q_first" if terms.own == "q" else "k_start", "-" if sign == "+" else "+"
+    signs: dict[Side, str] = {"q": sign, "k": other} if ahead > 0 else {"q": other, "k": sign}
+    text = terms.text(number)
+    return tuple(_Part(signs[side], side, f"{text} * ({side}_pos - {near}).to(tl.float32)") for side in SIDES)
+
+
+def _is_number(node: Node, terms: KernelTerms) -> bool:
+    """True if it is one float, or one of each head."""
+    if node.op == "input":
+        return terms.access(node).form == "value"
+    return node.op in ("num", "option")
+
+
+def _distance(node: Node, terms: KernelTerms) -> int:
+    """1 if it is how far a visible key stands before a query; -1 if that is how far behind, 0 if it is neither."""
+    if node.op == "abs":
+        behind = any(hides_late_keys(mask.keep) for mask in terms.spec.masks)
+        return int(behind and _distance(node.args[0], terms) != 0)
+    if node.type != "int":
+        return 0
+    ahead = linear(variable("q")) - linear(variable("k"))
+    return {ahead: 1, -ahead: -1}.get(linear(node), 0)
 
 
 def begun(total: str) -> Statement:

@@ -177,6 +177,11 @@ class Backward:
         """The statements that take what a query's scores share from its LSE, behind the tuple of what they read."""
         return self.added.less(self.terms, programs.rows(self.shared.analysis, "q")) if self.added else ()
 
+    @property
+    def _k_added(self) -> tuple[Statement, ...]:
+        """What all scores of a worker's keys have in common."""
+        return (Statement("k_added", self.added.of("k", LOG2), shape="[64]"),) if self.added else ()
+
     def _by_head(self, body: tuple[Block, ...]) -> tuple[Block, ...]:
         """What is done for each query head that reads a program's keys."""
         if not self.shared.spec.grouped:
@@ -201,7 +206,7 @@ class Backward:
         body = (
             Statement("sum_tile", self._sum_tile),
             *self._head_loads,
-            *((Statement("k_added", self.added.of("k", LOG2), shape="[64]"),) if self.added else ()),
+            *self._k_added,
             *(hopper_added.begun(s.name) for s in sums),
             *self.step.packed,
             *self._loops(self.step.call).blocks,

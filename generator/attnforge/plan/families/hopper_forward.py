@@ -197,7 +197,6 @@ class Forward:
             **order.blocks,
         }
         buffers = (*self._barriers, *(vector.buffer for vector in self.handed))
-        begin = tuple(vector.tile for vector in self.begin)
         texts = {
             "there": order.there,
             **order.texts,
@@ -205,10 +204,8 @@ class Forward:
             "first_takes": ", ".join(("at", *_RUNNING)),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
             "scale_log2": "scale_log2" if self._in_log2 else a.scale_log2,
-            "score_takes": ", ".join(("rows", "others", *begin, "D", "SCORES")),
-            "score_given": ", ".join(("q_tile", "matrix(k_buffer, stage)", *begin, "D", "SCORES")),
             "raised": " + q_added" if self.added else "",
-            "use_acc": "" if begin else ", use_acc=False",
+            "adds": str(bool(self.begin)),
             "vectors": "".join(f", {name}" for name in buffers),
             "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
@@ -233,8 +230,8 @@ class Forward:
 
         Where it is not worth it, other products fill the time: with 128 columns under masks alone, and with 64.
         """
-        weight = self.terms.weight
-        return 128 if weight == "bare" or (weight == "plain" and self.shared.spec.scores) else 256
+        weight, worked = self.terms.weight, self.shared.spec.scores and not self.added
+        return 128 if weight == "bare" or (weight == "plain" and worked) else 256
 
     @property
     def _keys(self) -> tuple[Statement, ...]:
@@ -268,10 +265,9 @@ class Forward:
     @property
     def _below(self) -> tuple[Statement, ...]:
         """What a product of scores begins with."""
-        shape = "[rows.shape[0], others.shape[0]]"
-        value = f"gl.full({shape}, 0.0, gl.float32, SCORES)"
+        value = "gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)"
         for vector in self.begin:
-            value = f"gl.expand_dims({vector.tile}.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to({shape})"
+            value = f"gl.expand_dims({vector.tile}.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])"
         return (Statement("below", value),)
 
     @property

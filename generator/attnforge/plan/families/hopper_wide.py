@@ -32,7 +32,7 @@ class Wide(Backward):
         results = ("at", "dv")
         read = reads((*self._rows, *self._scored, *self._masked))
         start = ("q_start",) if "q_start" in read else ()
-        constants = ("D", *(("BLOCK_M",) if "BLOCK_M" in read else ()), "STAGES", "SCORES", "OUT")
+        constants = ("D", "BLOCK_M", "STAGES", "SCORES", "OUT")
         own = (*results, "k_tile", *start, "queries", "exchange")
         return Step("weigh", results, own, self._given((), own), constants, False)
 
@@ -47,7 +47,7 @@ class Wide(Backward):
         for name, role in roles.items():
             blocks |= role.blocks(name)
         texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}
-        texts |= {"ones": self._ones}
+        texts |= {"ones": self._ones, "exponent": self._exponent}
         return Kernel("backward", self.parts, "hopper/wide.jinja", self._grid, self.step, blocks, texts)
 
     @property
@@ -61,7 +61,7 @@ class Wide(Backward):
         def cleared(name: str, width: str) -> tuple[Block, ...]:
             return self._cleared([(name, width)], share)
 
-        weights = (*self._head_loads, *self.step.packed, *self._loops(self.step.call).blocks)
+        weights = (*self._head_loads, *self._k_added, *self.step.packed, *self._loops(self.step.call).blocks)
         derived = ("at", "dk", "dk_rest", "v_tile", "queries", "exchange", "STAGES", "SCORES", "OUT")
         tile = f"sum_tile + q_start // 64 * ({self._pieces})"
         spread = self._walk("at", "spread", ("at", tile, "k_tile", "exchange", "dq_sum_ptr", "D", "BLOCK_M"))

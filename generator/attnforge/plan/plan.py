@@ -370,10 +370,6 @@ def build(spec: Spec) -> Plan:
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
     far = reach.build(spec) if analysis.keys.left and reach.hides_early_keys(spec) else None
-    learns = any(given.grad for given in spec.inputs)
-    added = hopper_added.build(analysis.by_query)
-    kind = added.kind if added else ""
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, kind).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
@@ -383,6 +379,9 @@ def build(spec: Spec) -> Plan:
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
     on_hopper = hopper.build(kernels, names)
+    learns = any(given.grad for given in spec.inputs)
+    added = on_hopper.added.kind if on_hopper and on_hopper.added else ""
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, added).tuned(tuned)
     given = given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single))
     decoding = decode.build(spec, taken, names)
     return Plan(

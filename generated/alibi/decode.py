@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a1dd4d1a80b86019
-#   text hash     fd5f3e90889195d1
+#   content hash  5a20023c326ff47b
+#   text hash     d829b29151e61004
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a1dd4d1a80b86019
-#   text hash     8f66e2c5e8fec0ab
+#   content hash  5a20023c326ff47b
+#   text hash     da46e08baa8c6766
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a1dd4d1a80b86019
-#   text hash     8472fe8005be7254
+#   content hash  5a20023c326ff47b
+#   text hash     4eff9e3836d33720
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

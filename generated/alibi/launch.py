@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a1dd4d1a80b86019
-#   text hash     1ab52129ca657fe3
+#   content hash  5a20023c326ff47b
+#   text hash     8f0c5170a4540e12
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

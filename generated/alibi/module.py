@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a1dd4d1a80b86019
-#   text hash     d9a362a24547fecb
+#   content hash  5a20023c326ff47b
+#   text hash     3bed6e15f88598bb
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

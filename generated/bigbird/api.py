@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5a89dc7a13c7ca44
-#   text hash     4fa4910a804061c7
+#   content hash  ef6e48eca0aa4d95
+#   text hash     d65917970e18a034
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

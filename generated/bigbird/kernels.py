@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5a89dc7a13c7ca44
-#   text hash     f2ae1aa2101758f0
+#   content hash  ef6e48eca0aa4d95
+#   text hash     a94f1bbef82fecee
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5a89dc7a13c7ca44
-#   text hash     861cf9ce7777c778
+#   content hash  ef6e48eca0aa4d95
+#   text hash     5b2d25ea4f0f84b4
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

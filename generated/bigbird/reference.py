@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5a89dc7a13c7ca44
-#   text hash     69423ca9828bdb54
+#   content hash  ef6e48eca0aa4d95
+#   text hash     faf48880f2f74409
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

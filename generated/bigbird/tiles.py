@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5a89dc7a13c7ca44
-#   text hash     9cf3692fca9a6daa
+#   content hash  ef6e48eca0aa4d95
+#   text hash     de269e704448b002
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

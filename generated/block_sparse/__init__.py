@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bd82b94843eb3d86
-#   text hash     b743903d58268325
+#   content hash  d4b3098b69d179b5
+#   text hash     d474a6ef120c4bd8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

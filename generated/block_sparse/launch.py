@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bd82b94843eb3d86
-#   text hash     618d6835ff69c17b
+#   content hash  d4b3098b69d179b5
+#   text hash     5576491681807100
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

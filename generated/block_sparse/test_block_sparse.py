@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bd82b94843eb3d86
-#   text hash     eb057c4136939737
+#   content hash  d4b3098b69d179b5
+#   text hash     0b1da9fbc64c3108
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

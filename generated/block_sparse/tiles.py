@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bd82b94843eb3d86
-#   text hash     54e2b50a4d16c2ad
+#   content hash  d4b3098b69d179b5
+#   text hash     77bda5701ecba804
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

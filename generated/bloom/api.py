@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b793e52e16fb4fb
-#   text hash     0d9a0b0ef6b03fe6
+#   content hash  7167493605288f9d
+#   text hash     fa39d2efe9e2e2a0
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

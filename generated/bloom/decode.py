@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b793e52e16fb4fb
-#   text hash     6a9f4999cd7638f4
+#   content hash  7167493605288f9d
+#   text hash     3e517dd0c99d0f63
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

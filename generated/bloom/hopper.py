@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b793e52e16fb4fb
-#   text hash     763bb4ce85df2d82
+#   content hash  7167493605288f9d
+#   text hash     14409a8eff260b23
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b793e52e16fb4fb
-#   text hash     5809fdf9330414ef
+#   content hash  7167493605288f9d
+#   text hash     ac7d30c7d351728f
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -329,9 +329,11 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
+    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    b, head = head // Hkv, head % Hkv
+    return tile, b, head
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b793e52e16fb4fb
-#   text hash     2e581073eb6d9806
+#   content hash  7167493605288f9d
+#   text hash     26d03e2dd1fd16f3
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8b27041f52ad1e5
-#   text hash     7c2aca8363b5d809
+#   content hash  2d71810e3a83b3b0
+#   text hash     defc041d25a3683d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

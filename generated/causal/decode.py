@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8b27041f52ad1e5
-#   text hash     5126739b9ecca815
+#   content hash  2d71810e3a83b3b0
+#   text hash     323af286ae63d5a3
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

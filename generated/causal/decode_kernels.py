@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8b27041f52ad1e5
-#   text hash     53059b5c9fd7bc52
+#   content hash  2d71810e3a83b3b0
+#   text hash     9786914495152bc0
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

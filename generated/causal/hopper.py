@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8b27041f52ad1e5
-#   text hash     a7c723f4b8bf2c04
+#   content hash  2d71810e3a83b3b0
+#   text hash     317ca4464ce8de93
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8b27041f52ad1e5
-#   text hash     98b333683843d401
+#   content hash  2d71810e3a83b3b0
+#   text hash     4e7cc2114f4879e2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

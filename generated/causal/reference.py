@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8b27041f52ad1e5
-#   text hash     54593899ecc4f397
+#   content hash  2d71810e3a83b3b0
+#   text hash     5e74389924786ec0
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8b27041f52ad1e5
-#   text hash     4a886c6496297ad4
+#   content hash  2d71810e3a83b3b0
+#   text hash     fb6ad62cc87f1633
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e7a2015705387623
-#   text hash     76adf39ab2bc5922
+#   content hash  d732f2f9bef0bbc0
+#   text hash     f392d9b898d1ae8a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e7a2015705387623
-#   text hash     3a736ec9e43514d2
+#   content hash  d732f2f9bef0bbc0
+#   text hash     bee685a2dcb86ab1
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e7a2015705387623
-#   text hash     90afe1ad90db0f80
+#   content hash  d732f2f9bef0bbc0
+#   text hash     8030c0311e9802b5
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e7a2015705387623
-#   text hash     1d315f0694d86b72
+#   content hash  d732f2f9bef0bbc0
+#   text hash     56ba3d178b77120d
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

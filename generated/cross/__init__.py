@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86230c13571ecb43
-#   text hash     bf2358d2e7d4aced
+#   content hash  1bc2fbcbbee0c2d4
+#   text hash     31889c39d8a730e8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

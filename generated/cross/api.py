@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86230c13571ecb43
-#   text hash     ad865c51af33d450
+#   content hash  1bc2fbcbbee0c2d4
+#   text hash     b418d3a508f3699a
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

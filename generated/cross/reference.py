@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86230c13571ecb43
-#   text hash     edaf01d4bcf75bd5
+#   content hash  1bc2fbcbbee0c2d4
+#   text hash     db0641cc6c7fa2f3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86230c13571ecb43
-#   text hash     ed91d6875acaa44b
+#   content hash  1bc2fbcbbee0c2d4
+#   text hash     251a4dc8cac1bf79
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

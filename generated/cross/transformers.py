@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  86230c13571ecb43
-#   text hash     3a39efd0ef926591
+#   content hash  1bc2fbcbbee0c2d4
+#   text hash     73bb1ab4619f4702
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

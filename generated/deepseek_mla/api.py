@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dab9e475e5a016fa
-#   text hash     74893c309056dc06
+#   content hash  4d988b69fe57040f
+#   text hash     b3aba5a6a651b81a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dab9e475e5a016fa
-#   text hash     7e608ac5f9210d9e
+#   content hash  4d988b69fe57040f
+#   text hash     8dc7f11653acd9c9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

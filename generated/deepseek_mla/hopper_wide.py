@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dab9e475e5a016fa
-#   text hash     ce540e43cf6d7185
+#   content hash  4d988b69fe57040f
+#   text hash     6e7f380851fc0212
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dab9e475e5a016fa
-#   text hash     4ffa90b1cbee2534
+#   content hash  4d988b69fe57040f
+#   text hash     9019187f3210c6ce
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

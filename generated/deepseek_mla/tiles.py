@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dab9e475e5a016fa
-#   text hash     da263b2f79e4d9ce
+#   content hash  4d988b69fe57040f
+#   text hash     5ac023aac772000c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

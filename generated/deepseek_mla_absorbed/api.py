@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55d1226d19b08844
-#   text hash     a4bcc0cbf60a2982
+#   content hash  c409298234e8ef9c
+#   text hash     062efc7cbfb9192c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  55d1226d19b08844
-#   text hash     0e3d631a80c108b0
+#   content hash  c409298234e8ef9c
+#   text hash     7f2d5df137cd2278
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

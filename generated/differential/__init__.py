@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4079815401801977
-#   text hash     f67e50dc9b3ad964
+#   content hash  cf8d250e92f2856d
+#   text hash     fb931588eeb06cad
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4079815401801977
-#   text hash     c7607cbb80995f35
+#   content hash  cf8d250e92f2856d
+#   text hash     74f6bb4564361294
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4079815401801977
-#   text hash     6c13152b10e27466
+#   content hash  cf8d250e92f2856d
+#   text hash     ce12104cc9bb9e0a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

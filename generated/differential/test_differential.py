@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4079815401801977
-#   text hash     7c4a5693c047acc8
+#   content hash  cf8d250e92f2856d
+#   text hash     8e68c1ef02af3308
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4079815401801977
-#   text hash     de946b5ac45f8197
+#   content hash  cf8d250e92f2856d
+#   text hash     bd057252b4f0d682
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d449c2e3d5bdbe4
-#   text hash     75b7eb6cad224c33
+#   content hash  eda52a721f95b92d
+#   text hash     118d96f86b92026d
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d449c2e3d5bdbe4
-#   text hash     d8435831334c605c
+#   content hash  eda52a721f95b92d
+#   text hash     4437e56602f738ff
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d449c2e3d5bdbe4
-#   text hash     914b99604c40a128
+#   content hash  eda52a721f95b92d
+#   text hash     056c1d5bb2d5508f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

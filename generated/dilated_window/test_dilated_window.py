@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d449c2e3d5bdbe4
-#   text hash     9df7fb2edd8bb9f0
+#   content hash  eda52a721f95b92d
+#   text hash     20b34081a8546dd2
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d449c2e3d5bdbe4
-#   text hash     a3c3d7f76dede09f
+#   content hash  eda52a721f95b92d
+#   text hash     80a4713ea32d5743
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

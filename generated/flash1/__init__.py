@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dc1cf941a12035f
-#   text hash     5bb604bd6fb29acd
+#   content hash  aa3ad49165fac249
+#   text hash     f4e2f79261700509
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

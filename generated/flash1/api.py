@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dc1cf941a12035f
-#   text hash     f160b9bb35e12fa4
+#   content hash  aa3ad49165fac249
+#   text hash     884aed48ca268f13
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

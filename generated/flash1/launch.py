@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dc1cf941a12035f
-#   text hash     a8d08f1a582ead94
+#   content hash  aa3ad49165fac249
+#   text hash     32cebe59cdcf054d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dc1cf941a12035f
-#   text hash     aa05f7356a1c42b8
+#   content hash  aa3ad49165fac249
+#   text hash     8bf9bcf6da0d9685
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

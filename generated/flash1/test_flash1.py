@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dc1cf941a12035f
-#   text hash     fb3f0d290228af82
+#   content hash  aa3ad49165fac249
+#   text hash     8876a9875ecd42b6
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

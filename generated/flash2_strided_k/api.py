@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0acb6b16c568dac9
-#   text hash     a34fc1c3c62285c6
+#   content hash  8400e662d21bf960
+#   text hash     3cd28460d912d395
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0acb6b16c568dac9
-#   text hash     79bc9bc7eb01fc8c
+#   content hash  8400e662d21bf960
+#   text hash     f96af7df20bbbd7d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

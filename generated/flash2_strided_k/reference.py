@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0acb6b16c568dac9
-#   text hash     7a9251d7be7d43e4
+#   content hash  8400e662d21bf960
+#   text hash     0c8dcddd6d1862bc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

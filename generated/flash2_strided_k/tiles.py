@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0acb6b16c568dac9
-#   text hash     3534a4cc541866ad
+#   content hash  8400e662d21bf960
+#   text hash     b90f2b6e96247b2d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc8613d6711adb81
-#   text hash     6a711e5763c27968
+#   content hash  9e3ca2c2e75db344
+#   text hash     3697cdc89b51c1d3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

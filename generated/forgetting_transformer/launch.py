@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc8613d6711adb81
-#   text hash     da4cfbb9f14f6a8c
+#   content hash  9e3ca2c2e75db344
+#   text hash     762d7f0f5594a70d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc8613d6711adb81
-#   text hash     d5754778c910608f
+#   content hash  9e3ca2c2e75db344
+#   text hash     9b2a194c3acb6464
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc8613d6711adb81
-#   text hash     a7344ff812605be5
+#   content hash  9e3ca2c2e75db344
+#   text hash     ee5384e5880eb039
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

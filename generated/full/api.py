@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c51c85d2bf6244b
-#   text hash     c3c38f92f3c56026
+#   content hash  17299acf990d6d65
+#   text hash     7c73d57ffdac1fc3
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

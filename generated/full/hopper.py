@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c51c85d2bf6244b
-#   text hash     1918c526728c8f1c
+#   content hash  17299acf990d6d65
+#   text hash     58d5a6dc9106745a
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c51c85d2bf6244b
-#   text hash     a7c08f3a8a572dd4
+#   content hash  17299acf990d6d65
+#   text hash     578f0ea868c75c8a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

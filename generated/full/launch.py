@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c51c85d2bf6244b
-#   text hash     582467085b1ba0ab
+#   content hash  17299acf990d6d65
+#   text hash     afc5a729e2f05e8d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c51c85d2bf6244b
-#   text hash     8263ff87b5639843
+#   content hash  17299acf990d6d65
+#   text hash     383781afb9640e4f
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

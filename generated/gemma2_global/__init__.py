@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3cb3463801563d1c
-#   text hash     c7a7c90feca7bc54
+#   content hash  8f8937ca8fd6fd05
+#   text hash     b301d59c50a4054a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

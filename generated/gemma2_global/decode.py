@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3cb3463801563d1c
-#   text hash     425128fe6d2606b0
+#   content hash  8f8937ca8fd6fd05
+#   text hash     9848f1eb5efa86ab
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

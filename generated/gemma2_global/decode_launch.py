@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3cb3463801563d1c
-#   text hash     fbbec64a46afbc2e
+#   content hash  8f8937ca8fd6fd05
+#   text hash     b22f200dc5acb7c2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3cb3463801563d1c
-#   text hash     4a29f684b8f55c62
+#   content hash  8f8937ca8fd6fd05
+#   text hash     5724cdf63b23da21
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3cb3463801563d1c
-#   text hash     2af40e61ea10403b
+#   content hash  8f8937ca8fd6fd05
+#   text hash     045d56efaf155ebd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e38437995d54d5d5
-#   text hash     b2c375af8b28f874
+#   content hash  8d6f55449983230b
+#   text hash     47a66e2fafe82104
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e38437995d54d5d5
-#   text hash     a1b9e59b036b09b1
+#   content hash  8d6f55449983230b
+#   text hash     da7e774887d8436c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e38437995d54d5d5
-#   text hash     d5f58f7a5406cea6
+#   content hash  8d6f55449983230b
+#   text hash     5ed67440cc108b9e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e38437995d54d5d5
-#   text hash     c7f9db9e7768cecf
+#   content hash  8d6f55449983230b
+#   text hash     ebdcf3969bbda279
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21bcb34ad4c76a0e
-#   text hash     fcb6d28b3b8afd16
+#   content hash  a295f0e6f83c2095
+#   text hash     c70938f27858142e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

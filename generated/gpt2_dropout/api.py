@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21bcb34ad4c76a0e
-#   text hash     75d74b7d644bbc14
+#   content hash  a295f0e6f83c2095
+#   text hash     4b1eaa6659ae9f87
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

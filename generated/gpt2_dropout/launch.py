@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21bcb34ad4c76a0e
-#   text hash     ff9e92151fe44572
+#   content hash  a295f0e6f83c2095
+#   text hash     6cda9d303cbf9971
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

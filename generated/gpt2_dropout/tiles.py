@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21bcb34ad4c76a0e
-#   text hash     eb5579d514e57295
+#   content hash  a295f0e6f83c2095
+#   text hash     c0bb09dd342d1a71
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21bcb34ad4c76a0e
-#   text hash     b084b51fe61e79c2
+#   content hash  a295f0e6f83c2095
+#   text hash     350a7ec9d4c21e31
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0b6de002efbe3b59
-#   text hash     4da8733c7a212849
+#   content hash  fe88fb4c9fa4bd62
+#   text hash     f348f01b22773849
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

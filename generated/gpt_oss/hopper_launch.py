@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0b6de002efbe3b59
-#   text hash     f7292b0f18d08344
+#   content hash  fe88fb4c9fa4bd62
+#   text hash     f8e41802fb14eb80
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

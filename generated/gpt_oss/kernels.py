@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0b6de002efbe3b59
-#   text hash     8cc7244577cc2284
+#   content hash  fe88fb4c9fa4bd62
+#   text hash     74fb7a9391b09b7d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

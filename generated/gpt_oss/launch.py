@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0b6de002efbe3b59
-#   text hash     39e87fcd78f1e799
+#   content hash  fe88fb4c9fa4bd62
+#   text hash     e8ceeb680c18cac1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0b6de002efbe3b59
-#   text hash     53c7020cbee82e31
+#   content hash  fe88fb4c9fa4bd62
+#   text hash     84ea628f86be4277
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ea03fa2519e3d7a7
-#   text hash     3ae535a9ea9c42a5
+#   content hash  9d5166d9c2c916f4
+#   text hash     891283a97da298fc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

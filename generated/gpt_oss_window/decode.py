@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ea03fa2519e3d7a7
-#   text hash     b660f5cfa56ac993
+#   content hash  9d5166d9c2c916f4
+#   text hash     f003140264d690e2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

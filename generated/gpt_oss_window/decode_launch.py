@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ea03fa2519e3d7a7
-#   text hash     bce87d956f0cdb71
+#   content hash  9d5166d9c2c916f4
+#   text hash     5d4b70265d8ce003
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ea03fa2519e3d7a7
-#   text hash     0c2d075563fb5ef5
+#   content hash  9d5166d9c2c916f4
+#   text hash     8a83e84366a3ce51
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

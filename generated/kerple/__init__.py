@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09b1e9b163d9286b
-#   text hash     e7d403591ef3ecff
+#   content hash  ae655ae12a019f6f
+#   text hash     565d05fc91549403
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09b1e9b163d9286b
-#   text hash     7ab409a57465bcc6
+#   content hash  ae655ae12a019f6f
+#   text hash     d5b8715aaf7e6588
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

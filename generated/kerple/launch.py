@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09b1e9b163d9286b
-#   text hash     70179a13bbabfef1
+#   content hash  ae655ae12a019f6f
+#   text hash     4cf79ac95ef1553e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

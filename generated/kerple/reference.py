@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09b1e9b163d9286b
-#   text hash     c501d9819c6f1165
+#   content hash  ae655ae12a019f6f
+#   text hash     bff561af5da62f8e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

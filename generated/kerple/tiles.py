@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09b1e9b163d9286b
-#   text hash     4241d2c839d3ee4d
+#   content hash  ae655ae12a019f6f
+#   text hash     4cf8bff748914287
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  158077f35b06a1f7
-#   text hash     719d3e08c92d361b
+#   content hash  03eaadbed1f151ec
+#   text hash     e224a73fe701ec53
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  158077f35b06a1f7
-#   text hash     ca5fd95a425ab6d8
+#   content hash  03eaadbed1f151ec
+#   text hash     2c985372b9987727
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  158077f35b06a1f7
-#   text hash     f90a131e64f048b4
+#   content hash  03eaadbed1f151ec
+#   text hash     fe6c154d836261e7
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

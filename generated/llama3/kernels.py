@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  158077f35b06a1f7
-#   text hash     3fde6fb2be560862
+#   content hash  03eaadbed1f151ec
+#   text hash     95f0616188cdf32f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  158077f35b06a1f7
-#   text hash     69cbdb4322a793a7
+#   content hash  03eaadbed1f151ec
+#   text hash     63a3015f569c5101
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

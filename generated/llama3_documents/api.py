@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21faceafab0315d0
-#   text hash     cecafbbe744d9ddd
+#   content hash  5aa2ad41f333cc63
+#   text hash     6c5e2418d9861900
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21faceafab0315d0
-#   text hash     501375e1ff3c8065
+#   content hash  5aa2ad41f333cc63
+#   text hash     1cae1e091e49ed66
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -339,9 +339,11 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
+    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    b, head = head // Hkv, head % Hkv
+    return tile, b, head
 
 
 @gluon.jit

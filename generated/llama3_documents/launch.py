@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21faceafab0315d0
-#   text hash     b58949bd802d0d16
+#   content hash  5aa2ad41f333cc63
+#   text hash     be06257dc6bcd435
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

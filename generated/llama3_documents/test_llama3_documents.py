@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21faceafab0315d0
-#   text hash     5dcff7f3705ace6c
+#   content hash  5aa2ad41f333cc63
+#   text hash     9fd20ef052ac6bb0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

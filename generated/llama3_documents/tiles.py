@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21faceafab0315d0
-#   text hash     478b104aa916c6bf
+#   content hash  5aa2ad41f333cc63
+#   text hash     5cd3efa39dcb043e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

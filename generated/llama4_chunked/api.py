@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8b1e2fb4898f3ed0
-#   text hash     903db83a0c67ab7f
+#   content hash  911391e3cf6df24d
+#   text hash     ac3585a4384486b2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

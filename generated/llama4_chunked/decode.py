@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8b1e2fb4898f3ed0
-#   text hash     e435fcc04b8c2ea5
+#   content hash  911391e3cf6df24d
+#   text hash     e3bfdd620102d24d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

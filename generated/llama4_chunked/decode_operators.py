@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8b1e2fb4898f3ed0
-#   text hash     7ec436df452c1ff5
+#   content hash  911391e3cf6df24d
+#   text hash     611c07cc8e6f44b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8b1e2fb4898f3ed0
-#   text hash     5ec60bff50437e4b
+#   content hash  911391e3cf6df24d
+#   text hash     6e4256b6a125f99f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ca96876cddb0b11
-#   text hash     bc27b722af42b1f4
+#   content hash  9cb07b21b2898c87
+#   text hash     2eeff98bccdaa940
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

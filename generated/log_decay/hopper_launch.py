@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ca96876cddb0b11
-#   text hash     74ebc796bb4def84
+#   content hash  9cb07b21b2898c87
+#   text hash     8e5ef1c886e9a66d
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

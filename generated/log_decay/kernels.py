@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ca96876cddb0b11
-#   text hash     b492386797921b62
+#   content hash  9cb07b21b2898c87
+#   text hash     ce49b1ed3986a36e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

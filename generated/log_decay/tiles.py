@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2ca96876cddb0b11
-#   text hash     cc514670c021a23e
+#   content hash  9cb07b21b2898c87
+#   text hash     510bf76029416ada
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

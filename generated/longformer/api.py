@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ee418f62b81b86de
-#   text hash     d3e01df0f355ec02
+#   content hash  d6df5787c0adce5e
+#   text hash     fd3b3068c42caf87
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ee418f62b81b86de
-#   text hash     04cbf60fc2438a43
+#   content hash  d6df5787c0adce5e
+#   text hash     b3174e4ca2933d9e
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ee418f62b81b86de
-#   text hash     0576b67cee9b0618
+#   content hash  d6df5787c0adce5e
+#   text hash     c4100197b7b69b4f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

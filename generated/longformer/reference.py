@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ee418f62b81b86de
-#   text hash     1ae9e2577749f593
+#   content hash  d6df5787c0adce5e
+#   text hash     bb0a21bfec00765e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

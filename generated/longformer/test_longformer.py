@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ee418f62b81b86de
-#   text hash     104c4ed79b974d45
+#   content hash  d6df5787c0adce5e
+#   text hash     62dbcfabb238dbbb
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4e4da7e333389ac
-#   text hash     a926755e2e89651b
+#   content hash  e3aea2ea87401e0f
+#   text hash     bca28147ff128b64
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4e4da7e333389ac
-#   text hash     a693bd5b9be79864
+#   content hash  e3aea2ea87401e0f
+#   text hash     889efe1cf70a8ba9
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4e4da7e333389ac
-#   text hash     c386dfca74269ffb
+#   content hash  e3aea2ea87401e0f
+#   text hash     2e00835bd679308c
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -317,9 +317,11 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
+    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    b, head = head // Hkv, head % Hkv
+    return tile, b, head
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4e4da7e333389ac
-#   text hash     749aa586d1f9c84d
+#   content hash  e3aea2ea87401e0f
+#   text hash     b122aa7375de139b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

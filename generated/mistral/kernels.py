@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4e4da7e333389ac
-#   text hash     f2a810f11bb2118f
+#   content hash  e3aea2ea87401e0f
+#   text hash     aaa8fb98d9a8f149
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1d7349335953c56
-#   text hash     43b0779dadde603f
+#   content hash  365edb34c485bac3
+#   text hash     6434a1e1bde16746
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

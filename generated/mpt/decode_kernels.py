@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1d7349335953c56
-#   text hash     49796ef12dd9e6a5
+#   content hash  365edb34c485bac3
+#   text hash     9018269c22dc3436
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

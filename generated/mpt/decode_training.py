@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1d7349335953c56
-#   text hash     ae286c487ba607cd
+#   content hash  365edb34c485bac3
+#   text hash     32ba13951c4d7c96
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1d7349335953c56
-#   text hash     44cc8daf25ddd9f3
+#   content hash  365edb34c485bac3
+#   text hash     f73a1a711052a976
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

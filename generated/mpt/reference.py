@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1d7349335953c56
-#   text hash     126329775d036d16
+#   content hash  365edb34c485bac3
+#   text hash     4fb79a423472eeb7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

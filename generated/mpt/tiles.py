@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1d7349335953c56
-#   text hash     a2e2726fbab3b2d8
+#   content hash  365edb34c485bac3
+#   text hash     82834ea1e18463bd
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  03912317db929878
-#   text hash     49e0da3fcca29a39
+#   content hash  c03ebab4c121fe39
+#   text hash     78c807950ea1f4d9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

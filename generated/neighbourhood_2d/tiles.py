@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  03912317db929878
-#   text hash     b5070ab93f5f78a4
+#   content hash  c03ebab4c121fe39
+#   text hash     6023566dd4e07722
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

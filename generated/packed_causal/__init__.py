@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2afcb314aa5b2d61
-#   text hash     cdb4e94acc2a84bf
+#   content hash  42fcaeaeb8d5f36b
+#   text hash     744d9b1b130f06a9
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

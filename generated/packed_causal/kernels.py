@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2afcb314aa5b2d61
-#   text hash     a32b5c68676db885
+#   content hash  42fcaeaeb8d5f36b
+#   text hash     dc5d3728aea313a3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

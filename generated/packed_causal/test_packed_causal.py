@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2afcb314aa5b2d61
-#   text hash     17b83f892a47ddb9
+#   content hash  42fcaeaeb8d5f36b
+#   text hash     9b01c45b86bf44b9
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2afcb314aa5b2d61
-#   text hash     8393d4ebb77ea7c0
+#   content hash  42fcaeaeb8d5f36b
+#   text hash     e1075e46f99f929b
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2afcb314aa5b2d61
-#   text hash     1e2354f01e66ce5f
+#   content hash  42fcaeaeb8d5f36b
+#   text hash     04376c4bcef1b083
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

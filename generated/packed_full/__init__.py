@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     8b99c3c7d51fb706
+#   content hash  0f50b22e39ac3525
+#   text hash     12447e9e0e92572e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     f4953208022b35ba
+#   content hash  0f50b22e39ac3525
+#   text hash     a9565ce0f71afe56
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

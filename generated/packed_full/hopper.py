@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     a769af7601c8d812
+#   content hash  0f50b22e39ac3525
+#   text hash     5ddaf7e221b50314
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -87,12 +87,12 @@ def find_tile(cu_seqlens_ptr, slot, sequences, ROWS: gl.constexpr):
     """The sequence that a slot belongs to by `cu_seqlens_ptr`, and which of its tiles it is.
 
     Sequence b, which begins in row n, has slots from n // ROWS + b on: as many as it has tiles, or one more. The first one
-    has those before it as well, the last one those behind. Each thread looks at one of 32 of those that come into question.
+    has those before it as well, the last one those behind. Each thread of a warp looks at one of 32 of those that come into question.
     """
     b, begin, count = 0, 0, sequences
     while count > 1:
         count = tl.cdiv(count, 32)
-        number = b + count * gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+        number = b + count * gl.arange(0, 32, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
         row = tl.load(cu_seqlens_ptr + number, mask=number < sequences, other=2**31 - 1)
         begins = tl.where(number == 0, 0, row // ROWS + number)
         b = tl.max(tl.where(begins <= slot, number, b), 0)

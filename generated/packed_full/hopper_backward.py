@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     7ee791e1ed5ef220
+#   content hash  0f50b22e39ac3525
+#   text hash     4ebc66544fce9440
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -41,6 +41,8 @@ Symbols
     sum_tile                  the first [64, 64] tile of the sequence and head there
     items                     tiles of keys that programs take
     tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    slot                      the number of a tile of a head: a packed sequence may have room for one more than it has
+    room                      tiles of a sequence, or one more
     group, groups             key heads of a group, and how many groups there are
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
@@ -85,7 +87,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import barriers, clear_behind, clear_rows, copy_tile, hand_on, matrix, next_place, store_rows
+from .hopper import barriers, clear_behind, clear_rows, copy_tile, find_tile, hand_on, matrix, next_place, store_rows
 from .kernels import LOG2E, batch_and_head, find_rows, load_tile, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -202,7 +204,7 @@ def work(
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, items, tiles, group, groups
+        Hq, scale, sequences, tiles, group, groups
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -216,7 +218,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -225,13 +227,14 @@ def work(
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
         k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
         k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+        room = k_end // BLOCK_N - k_offset // BLOCK_N + 1  # so many tiles share the rows that no sequence has
         clear_rows(
             dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total,
-            tile * WORKERS + WORKER, items // (group * groups) * WORKERS, WIDE, BLOCK_D, D
+            tile * WORKERS + WORKER, room * WORKERS, WIDE, BLOCK_D, D
         )  # fmt: skip
         clear_rows(
             dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total,
-            tile * WORKERS + WORKER, items // (group * groups) * WORKERS, WIDE, BLOCK_DV, DV
+            tile * WORKERS + WORKER, room * WORKERS, WIDE, BLOCK_DV, DV
         )  # fmt: skip
         if k_start < k_len:
             # [64]
@@ -326,10 +329,12 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its sequence and which of Hkv key heads."""
+def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N: tl.constexpr):
+    """The tile of keys at a place in the order of all tiles, its sequence, and its key head."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+    slot = place // group % tiles + place // (group * tiles * groups) * tiles
+    b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)
+    return tile, b, head
 
 
 @gluon.jit
@@ -341,7 +346,7 @@ def load_tiles(
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, Hq, q_rows, items, tiles, group, groups
+        max_seqlen_k, sequences, q_rows, items, tiles, group, groups
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
@@ -349,7 +354,7 @@ def load_tiles(
     ends = 0  # ends of sequences so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, groups)
+        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
         k_start = tile * BLOCK_N
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -456,11 +461,11 @@ def backward(
     fence_async_shared()
     arguments = (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
-        Hq, scale, sequences, items, tiles, group, groups
+        Hq, scale, sequences, tiles, group, groups
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, Hq, q_rows, items, tiles, group, groups
+        max_seqlen_k, sequences, q_rows, items, tiles, group, groups
     )  # fmt: skip
     # a worker's threads get the registers that the loader leaves
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     ba43e025e32f5221
+#   content hash  0f50b22e39ac3525
+#   text hash     e43a1c4e45c57bbb
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -35,8 +35,8 @@ def differentiate(
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
-            grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout,
-                dq_sum),
+            grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
+                block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -44,16 +44,17 @@ def differentiate(
                 k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1,
                 q_rows=lse.shape[-1], GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1],
                 BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-                STAGES=stages, TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps,
-                num_stages=stages,
+                STAGES=stages,
+                TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     else:
         runtime.launch(
             cache, wide.backward, (block_m, block_n),
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k, float(scale)),
-            grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout,
-                dq_sum),
+            grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
+                block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -61,7 +62,8 @@ def differentiate(
                 Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
-                TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     7ae29fb257962b77
+#   content hash  0f50b22e39ac3525
+#   text hash     37a680588ad131b9
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -44,6 +44,7 @@ Symbols
     share_tile                the first one of the queries at hand
     items                     tiles of keys that programs take
     tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    room                      tiles of a sequence, or one more
     group, groups             key heads of a group of heads, and how many such groups there are
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
@@ -207,16 +208,17 @@ def make_dv(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128 if BLOCK_DV > 128 else BLOCK_DV, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    room = k_end // BLOCK_N - k_offset // BLOCK_N + 1  # so many tiles share the rows that no sequence has
     clear_rows(
         dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total, tile,
-        tl.num_programs(0) // (group * groups), WIDE, BLOCK_DV, DV
+        room, WIDE, BLOCK_DV, DV
     )  # fmt: skip
     if k_start < k_len:
         # [64]
@@ -268,16 +270,17 @@ def make_dk(
     REST: gl.constexpr = 64 if D <= 192 else 128
     OUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
     k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    room = k_end // BLOCK_N - k_offset // BLOCK_N + 1  # so many tiles share the rows that no sequence has
     clear_rows(
         dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total, tile,
-        tl.num_programs(0) // (group * groups), WIDE, BLOCK_D, D
+        room, WIDE, BLOCK_D, D
     )  # fmt: skip
     if k_start < k_len:
         # [64, 128], [64, REST]
@@ -311,11 +314,11 @@ def make_dq(
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
     (
-        dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
+        dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         sequences, tiles, group, groups
     ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
-    tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+    tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
     k_start = tile * BLOCK_N
     q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
     q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -393,12 +396,12 @@ def backward(
         sequences, tiles, group, groups
     )  # fmt: skip
     for_dq = (
-        dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
+        dq_sum_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         sequences, tiles, group, groups
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, Hq, q_rows, items, tiles, group, groups
+        max_seqlen_k, sequences, q_rows, items, tiles, group, groups
     )  # fmt: skip
     # threads of the first group get the registers that the others leave
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     1dd6ab21c15b5753
+#   content hash  0f50b22e39ac3525
+#   text hash     d9db5a7566caca81
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd1148b89a3195e
-#   text hash     45d46209dbe7e0e9
+#   content hash  0f50b22e39ac3525
+#   text hash     5be25ad744e4dfe2
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  57ab7ce0538d8433
-#   text hash     b6ce6785afdece5d
+#   content hash  9e8fb203c41eb1b1
+#   text hash     63008d0c5b0ebade
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -41,6 +41,8 @@ Symbols
     sum_tile                  the first [64, 64] tile of the sequence and head there
     items                     tiles of keys that programs take
     tiles                     tiles of keys that a head has, or where there are few, those of them that come together
+    slot                      the number of a tile of a head: a packed sequence may have room for one more than it has
+    room                      tiles of a sequence, or one more
     group, groups             key heads of a group, and how many groups there are
     place                     the place of a tile in the order in which programs take them; also a place in dq_sum
     taken_ptr                 how many tiles programs have taken beside the first of each
@@ -87,7 +89,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import apart, barriers, clear_behind, clear_rows, copy_tile, hand_on, matrix, next_place, store_rows
+from .hopper import (
+    apart,
+    barriers,
+    clear_behind,
+    clear_rows,
+    copy_tile,
+    find_tile,
+    hand_on,
+    matrix,
+    next_place,
+    store_rows,
+)
 from .kernels import LOG2E, batch_and_head, find_rows, keep_documents, load_rows, load_tile, load_vector, query_tiles
 
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
@@ -214,7 +227,7 @@ def work(
     (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, k_rows, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part, in_log_decay_k_sum_ptr, items, tiles, group, groups
+        in_log_decay_stride_part, in_log_decay_k_sum_ptr, tiles, group, groups
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -228,7 +241,7 @@ def work(
     if K_STAGES > 1:
         tile, b, kv_h = next_place(begun, kv_ready, places, K_STAGES)
     else:
-        tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
+        tile, b, kv_h = place_of(tl.program_id(0), cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
     while tile >= 0:
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
@@ -238,13 +251,14 @@ def work(
         k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
         k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
         k_aligned = (k_offset // 4 + b) * 4
+        room = k_end // BLOCK_N - k_offset // BLOCK_N + 1  # so many tiles share the rows that no sequence has
         clear_rows(
             dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total,
-            tile * WORKERS + WORKER, items // (group * groups) * WORKERS, WIDE, BLOCK_D, D
+            tile * WORKERS + WORKER, room * WORKERS, WIDE, BLOCK_D, D
         )  # fmt: skip
         clear_rows(
             dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total,
-            tile * WORKERS + WORKER, items // (group * groups) * WORKERS, WIDE, BLOCK_DV, DV
+            tile * WORKERS + WORKER, room * WORKERS, WIDE, BLOCK_DV, DV
         )  # fmt: skip
         if k_start < k_len:
             q_begin = k_len - q_len
@@ -397,10 +411,12 @@ def load_queries(
 
 
 @gluon.jit
-def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its sequence and which of Hkv key heads."""
+def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N: tl.constexpr):
+    """The tile of keys at a place in the order of all tiles, its sequence, and its key head."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+    slot = place // group % tiles + place // (group * tiles * groups) * tiles
+    b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)
+    return tile, b, head
 
 
 @gluon.jit
@@ -412,7 +428,7 @@ def load_tiles(
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, Hq, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
+        max_seqlen_k, sequences, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
         in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, groups
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
@@ -421,7 +437,7 @@ def load_tiles(
     ends = 0  # ends of sequences so far
     place = tl.program_id(0)
     while place < items:
-        tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, groups)
+        tile, b, kv_h = place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N)
         k_start = tile * BLOCK_N
         q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
         q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
@@ -551,11 +567,11 @@ def backward(
     arguments = (
         dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k,
         Hq, scale, sequences, k_rows, in_log_decay_ptr, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part, in_log_decay_k_sum_ptr, items, tiles, group, groups
+        in_log_decay_stride_part, in_log_decay_k_sum_ptr, tiles, group, groups
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, max_seqlen_q, k_total,
-        max_seqlen_k, Hq, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
+        max_seqlen_k, sequences, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
         in_log_decay_stride_token, in_log_decay_stride_part, items, tiles, group, groups
     )  # fmt: skip
     # a worker's threads get the registers that the loader leaves

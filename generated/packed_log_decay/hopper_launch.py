@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  57ab7ce0538d8433
-#   text hash     c2794e57ec46eef9
+#   content hash  9e8fb203c41eb1b1
+#   text hash     a19b29e7246352b4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 
@@ -34,7 +34,8 @@ def differentiate(
         cache, kernels.backward, (block_m, block_n),
         (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, cu_seqlens_q, cu_seqlens_k,
          float(scale), in_log_decay_sums, in_log_decay_k_sum),
-        grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * k.shape[-2], max_seqlen_k, block_n, q, dout, dq_sum),
+        grid=lambda: runtime.grid(k.shape[-2], (k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n,
+            block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
             q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
             v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
@@ -46,7 +47,8 @@ def differentiate(
             in_log_decay_stride_token=runtime.stride(in_log_decay_sums, -1),
             in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-            BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(max_seqlen_k, block_n),
+            BLOCK_DV=runtime.padded_width(v), STAGES=stages,
+            TILE_AXIS=runtime.tile_axis((k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n, block_n),
             num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

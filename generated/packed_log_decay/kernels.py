@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  57ab7ce0538d8433
-#   text hash     d72bbbb7536567f1
+#   content hash  9e8fb203c41eb1b1
+#   text hash     a78e4796ca66979b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

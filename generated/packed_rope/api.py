@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  725ebb678b165436
-#   text hash     2bf3d80475410786
+#   content hash  a0a68e7efe9d9651
+#   text hash     f433ba143bdab539
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  725ebb678b165436
-#   text hash     f01ef508762f3a70
+#   content hash  a0a68e7efe9d9651
+#   text hash     c7d25fb3279e09ef
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

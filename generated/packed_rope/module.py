@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  725ebb678b165436
-#   text hash     8898b93833f43517
+#   content hash  a0a68e7efe9d9651
+#   text hash     5f842b7450386d2b
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  725ebb678b165436
-#   text hash     faf48f3439f9c209
+#   content hash  a0a68e7efe9d9651
+#   text hash     c4311bab7c254e28
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  725ebb678b165436
-#   text hash     f3778e70e12ecb0a
+#   content hash  a0a68e7efe9d9651
+#   text hash     87dfcef3692f32af
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

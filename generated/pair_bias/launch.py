@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  63ef2744f94e520a
-#   text hash     d798586c710ac905
+#   content hash  1730403d768488e4
+#   text hash     78cb521705c9f806
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  63ef2744f94e520a
-#   text hash     32c060c95c40866f
+#   content hash  1730403d768488e4
+#   text hash     6c97de7f26252755
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fa12319a66ea3bed
-#   text hash     a9e86177e10fe4e2
+#   content hash  7e8f2cde531fa75d
+#   text hash     88ec830811a6191d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fa12319a66ea3bed
-#   text hash     0858e7ae650aa89a
+#   content hash  7e8f2cde531fa75d
+#   text hash     b817fff0f9c23e44
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

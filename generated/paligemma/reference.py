@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fa12319a66ea3bed
-#   text hash     02a4057125e00a84
+#   content hash  7e8f2cde531fa75d
+#   text hash     a432ed95574bc179
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

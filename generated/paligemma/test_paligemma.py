@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fa12319a66ea3bed
-#   text hash     5b6339beed09d45c
+#   content hash  7e8f2cde531fa75d
+#   text hash     cc60f15480d6241d
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2664886efdd0c19a
-#   text hash     741924784cf6a937
+#   content hash  56073744874f333d
+#   text hash     82f6bea2f097345f
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

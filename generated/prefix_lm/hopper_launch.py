@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2664886efdd0c19a
-#   text hash     1a32ed02f7b8b61c
+#   content hash  56073744874f333d
+#   text hash     bcceb5589418ba13
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2664886efdd0c19a
-#   text hash     2a7a94bd48aa8521
+#   content hash  56073744874f333d
+#   text hash     2f113b75b81a5771
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

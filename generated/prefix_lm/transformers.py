@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2664886efdd0c19a
-#   text hash     f24e5f578c9e5a39
+#   content hash  56073744874f333d
+#   text hash     eaf5277e627b87fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9e263e7df0253b0
-#   text hash     efab6800e3f57015
+#   content hash  97fc0779d0a85def
+#   text hash     1aa2ab8cf8f3a93a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

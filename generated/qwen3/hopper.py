@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9e263e7df0253b0
-#   text hash     ca1c7ea50f90609a
+#   content hash  97fc0779d0a85def
+#   text hash     9116b76e56a90e01
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9e263e7df0253b0
-#   text hash     4bac1346ed81829a
+#   content hash  97fc0779d0a85def
+#   text hash     021c09c37afba6a1
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9e263e7df0253b0
-#   text hash     1c827a48d6fb4e78
+#   content hash  97fc0779d0a85def
+#   text hash     9868c4a80b21175a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63abf2e2ab79617f
-#   text hash     e643652c24e00ea6
+#   content hash  c90a9b37de4314a1
+#   text hash     97fb86b2c7c8ad4e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

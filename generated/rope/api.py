@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63abf2e2ab79617f
-#   text hash     a8375bab42c14e0c
+#   content hash  c90a9b37de4314a1
+#   text hash     2cbeb54931450693
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63abf2e2ab79617f
-#   text hash     a4ec1437c0ca2326
+#   content hash  c90a9b37de4314a1
+#   text hash     b28c766a4ac547fe
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63abf2e2ab79617f
-#   text hash     20bf2321e516328c
+#   content hash  c90a9b37de4314a1
+#   text hash     3c927edb25b8d86f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

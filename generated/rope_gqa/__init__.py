@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd8ea53f8068b2a7
-#   text hash     4b88dffa4fd334b7
+#   content hash  21fdbb97b65e0ca7
+#   text hash     3ff4cfffeb023b84
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

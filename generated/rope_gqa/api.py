@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd8ea53f8068b2a7
-#   text hash     a6c2084742075203
+#   content hash  21fdbb97b65e0ca7
+#   text hash     2744eeb4f3d7c9a9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

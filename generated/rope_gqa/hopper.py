@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd8ea53f8068b2a7
-#   text hash     ea9565e3680861d2
+#   content hash  21fdbb97b65e0ca7
+#   text hash     def94cb41e90fba9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd8ea53f8068b2a7
-#   text hash     930bc86018175994
+#   content hash  21fdbb97b65e0ca7
+#   text hash     e1e3838e5dc91941
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd8ea53f8068b2a7
-#   text hash     43d0ea70339dee62
+#   content hash  21fdbb97b65e0ca7
+#   text hash     cf5e6a7e2a50763e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab25fae6dbfe775c
-#   text hash     61a93a1b9c7a0da6
+#   content hash  b124bbdd224a3550
+#   text hash     862aa26469512d94
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab25fae6dbfe775c
-#   text hash     7e436aa0ce6b1489
+#   content hash  b124bbdd224a3550
+#   text hash     5a5cc666b53139b8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab25fae6dbfe775c
-#   text hash     2e4a8922031b67ce
+#   content hash  b124bbdd224a3550
+#   text hash     69a5498820c44a0d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

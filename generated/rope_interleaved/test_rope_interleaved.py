@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab25fae6dbfe775c
-#   text hash     35954791c4f919ca
+#   content hash  b124bbdd224a3550
+#   text hash     ece6366f2f0a85da
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab25fae6dbfe775c
-#   text hash     6be6bf3d7eda0d77
+#   content hash  b124bbdd224a3550
+#   text hash     e8b91c3941f04b1d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79127db5b11c6703
-#   text hash     6d1450ca9b8bef30
+#   content hash  6c10cb450ffee329
+#   text hash     882d5101afb4acb0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79127db5b11c6703
-#   text hash     3d4989a043fdd950
+#   content hash  6c10cb450ffee329
+#   text hash     8487e8532a254046
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79127db5b11c6703
-#   text hash     0b533c1a748cedec
+#   content hash  6c10cb450ffee329
+#   text hash     f1a28892a609f0e8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

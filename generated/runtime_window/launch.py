@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79127db5b11c6703
-#   text hash     9cca23c172285bd6
+#   content hash  6c10cb450ffee329
+#   text hash     3ae72caa706daa3c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79127db5b11c6703
-#   text hash     9cd64d810f11612d
+#   content hash  6c10cb450ffee329
+#   text hash     2b36d57a35202a2f
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

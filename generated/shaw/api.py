@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  490c139dea76fd08
-#   text hash     8008a167ea554f50
+#   content hash  d4ffb80033b8e946
+#   text hash     d7664877fa6e7f13
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

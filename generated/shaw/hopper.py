@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  490c139dea76fd08
-#   text hash     97cc3f2c3c6ed2cf
+#   content hash  d4ffb80033b8e946
+#   text hash     ea5d88ca141fb67f
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

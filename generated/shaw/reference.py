@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  490c139dea76fd08
-#   text hash     d1a23986793d86f8
+#   content hash  d4ffb80033b8e946
+#   text hash     3fe8b387160d53c3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  490c139dea76fd08
-#   text hash     5857b78919cd365b
+#   content hash  d4ffb80033b8e946
+#   text hash     4b4b56c88984eefc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

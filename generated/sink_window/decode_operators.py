@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfe67d5f7429d05f
-#   text hash     a716405fa9f070b8
+#   content hash  85c67e954701d404
+#   text hash     a1cfcffe3aa0a18a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

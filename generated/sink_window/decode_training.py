@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfe67d5f7429d05f
-#   text hash     bff51b5bbf7df84d
+#   content hash  85c67e954701d404
+#   text hash     999703c8da9c78f5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfe67d5f7429d05f
-#   text hash     9d930cd4083dec1d
+#   content hash  85c67e954701d404
+#   text hash     75a1afa633d34545
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

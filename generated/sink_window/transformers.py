@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfe67d5f7429d05f
-#   text hash     8d1a68ad2dc41a95
+#   content hash  85c67e954701d404
+#   text hash     9e1309a8c49f888e
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ef69545bacf962d
-#   text hash     cfd6b6450ff5ad7b
+#   content hash  907e8671b290b5c8
+#   text hash     3c235aa3aceb46c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

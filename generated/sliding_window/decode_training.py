@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ef69545bacf962d
-#   text hash     e19237551eaab5b3
+#   content hash  907e8671b290b5c8
+#   text hash     42c3f1cfad9d81f0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

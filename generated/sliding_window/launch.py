@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ef69545bacf962d
-#   text hash     8e2f92776870587c
+#   content hash  907e8671b290b5c8
+#   text hash     a0b70846e0921341
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ef69545bacf962d
-#   text hash     f3999868eaeae1b7
+#   content hash  907e8671b290b5c8
+#   text hash     b7b4677968d7df2a
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

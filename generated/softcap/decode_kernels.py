@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  81db933b96918416
-#   text hash     0de399e46834037d
+#   content hash  695d8a94b360c0de
+#   text hash     bc779fff3dce8de2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

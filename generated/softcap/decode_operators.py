@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  81db933b96918416
-#   text hash     1186acd689efa744
+#   content hash  695d8a94b360c0de
+#   text hash     e0ffc9cb94bb2c93
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

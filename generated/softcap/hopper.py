@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  81db933b96918416
-#   text hash     7ea7ada6e4d4df44
+#   content hash  695d8a94b360c0de
+#   text hash     526c483eebce1758
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  81db933b96918416
-#   text hash     5a41a5db1bf66867
+#   content hash  695d8a94b360c0de
+#   text hash     6ae3f89790bbf609
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  81db933b96918416
-#   text hash     1672aa7e7f12ccc0
+#   content hash  695d8a94b360c0de
+#   text hash     472721c1b7bba4c8
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a296ef8ef1a9d063
-#   text hash     7e017014bf305ea0
+#   content hash  c715f5897babf531
+#   text hash     659078640c62d2df
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

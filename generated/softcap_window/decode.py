@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a296ef8ef1a9d063
-#   text hash     62727fcfaaad0041
+#   content hash  c715f5897babf531
+#   text hash     e95de93a2a66f931
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

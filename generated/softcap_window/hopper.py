@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a296ef8ef1a9d063
-#   text hash     0ace45bfdbb8d09d
+#   content hash  c715f5897babf531
+#   text hash     4fc431c807a95166
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

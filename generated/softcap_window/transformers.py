@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a296ef8ef1a9d063
-#   text hash     0c4df310087ef8ed
+#   content hash  c715f5897babf531
+#   text hash     0c3f41b37f8f265f
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  66c9757c976016ce
-#   text hash     4b25f4a862d96412
+#   content hash  701a0fd04983ec3a
+#   text hash     bf81e725055e9266
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

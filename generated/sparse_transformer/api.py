@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  66c9757c976016ce
-#   text hash     f4c856f3e7a39c39
+#   content hash  701a0fd04983ec3a
+#   text hash     17dfaf5c0c899903
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

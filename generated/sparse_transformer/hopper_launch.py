@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  66c9757c976016ce
-#   text hash     6397d2c79a898e86
+#   content hash  701a0fd04983ec3a
+#   text hash     9f9013eba2ed9394
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  66c9757c976016ce
-#   text hash     30a0135d11eb6d65
+#   content hash  701a0fd04983ec3a
+#   text hash     c4e3c2cc1d583d61
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

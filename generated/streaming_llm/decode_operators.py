@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc4b3fe6b13320f3
-#   text hash     f0b880284373c33b
+#   content hash  85ea9d783ed601a9
+#   text hash     35f6d2f958050d3a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

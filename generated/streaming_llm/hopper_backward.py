@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc4b3fe6b13320f3
-#   text hash     868ee50d3591c376
+#   content hash  85ea9d783ed601a9
+#   text hash     8a0f6c11cc33c0a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -316,9 +316,11 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
+    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    b, head = head // Hkv, head % Hkv
+    return tile, b, head
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc4b3fe6b13320f3
-#   text hash     644e999d419dcd87
+#   content hash  85ea9d783ed601a9
+#   text hash     fbb7b23ba5ad35d5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

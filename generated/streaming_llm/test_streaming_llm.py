@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc4b3fe6b13320f3
-#   text hash     5d7b4d20ed2a8478
+#   content hash  85ea9d783ed601a9
+#   text hash     583da8e3e2d91337
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

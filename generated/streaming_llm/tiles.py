@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc4b3fe6b13320f3
-#   text hash     3ce0904fda27b43c
+#   content hash  85ea9d783ed601a9
+#   text hash     dcfc81b339b19b7b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

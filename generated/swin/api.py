@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  116694938bd5a911
-#   text hash     f7d6a6e0f5bd1e2a
+#   content hash  48a0dbfc4f04013d
+#   text hash     f953f44178a258b9
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  116694938bd5a911
-#   text hash     297d1babdcfed65d
+#   content hash  48a0dbfc4f04013d
+#   text hash     89633461c0a1dc4e
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  116694938bd5a911
-#   text hash     6782b13a0b7b1b48
+#   content hash  48a0dbfc4f04013d
+#   text hash     70a566c8d9107095
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  116694938bd5a911
-#   text hash     a12e7cd48f048299
+#   content hash  48a0dbfc4f04013d
+#   text hash     dbab3edf36b04b49
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

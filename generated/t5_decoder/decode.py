@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33a9fd7c29e22761
-#   text hash     62bc201e6dde6c1e
+#   content hash  1842e6e24528eaed
+#   text hash     d530bf8844f6a8af
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

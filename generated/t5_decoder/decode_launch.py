@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33a9fd7c29e22761
-#   text hash     6b7af8b92a78f1bd
+#   content hash  1842e6e24528eaed
+#   text hash     3e8dd03922fbfa2f
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33a9fd7c29e22761
-#   text hash     b13ccb5fe55e53d5
+#   content hash  1842e6e24528eaed
+#   text hash     33d5a39b42fb4a9f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

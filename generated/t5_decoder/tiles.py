@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33a9fd7c29e22761
-#   text hash     e5d0beff255df821
+#   content hash  1842e6e24528eaed
+#   text hash     be4aff8d8d65cf9a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

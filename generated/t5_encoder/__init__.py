@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  35fed987081cc46e
-#   text hash     2ed49f400fe2a381
+#   content hash  db4b3ae6de7f5ea5
+#   text hash     2187f874e9716c10
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

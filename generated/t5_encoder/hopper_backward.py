@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  35fed987081cc46e
-#   text hash     4340db7ba6b7d228
+#   content hash  db4b3ae6de7f5ea5
+#   text hash     295e3f7ced7308cd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -330,9 +330,11 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
+    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
     head = place % group + place // (group * tiles) % groups * group
-    return place // group % tiles + place // (group * tiles * groups) * tiles, head // Hkv, head % Hkv
+    tile = place // group % tiles + place // (group * tiles * groups) * tiles
+    b, head = head // Hkv, head % Hkv
+    return tile, b, head
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  35fed987081cc46e
-#   text hash     3c4340cd66390d70
+#   content hash  db4b3ae6de7f5ea5
+#   text hash     01ff780bfafc7673
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  35fed987081cc46e
-#   text hash     e3f5981e6e8a0224
+#   content hash  db4b3ae6de7f5ea5
+#   text hash     bdbad936d1049967
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  35fed987081cc46e
-#   text hash     0b28137c73309cac
+#   content hash  db4b3ae6de7f5ea5
+#   text hash     3b4ba7933c9a5b69
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

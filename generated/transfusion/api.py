@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c39c2eaca72d0c29
-#   text hash     7a0e660ef9a44d44
+#   content hash  2cfab0a4858962d6
+#   text hash     23d6ce650f0b3fd7
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c39c2eaca72d0c29
-#   text hash     b1151ce16d63daba
+#   content hash  2cfab0a4858962d6
+#   text hash     cf20c01928aac11b
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c39c2eaca72d0c29
-#   text hash     b8730ab511824db2
+#   content hash  2cfab0a4858962d6
+#   text hash     4b4405b4ed8ec140
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

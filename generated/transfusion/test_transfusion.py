@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c39c2eaca72d0c29
-#   text hash     0180aebece515788
+#   content hash  2cfab0a4858962d6
+#   text hash     1c7129da3cff657b
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c39c2eaca72d0c29
-#   text hash     b3954f61b2ca009e
+#   content hash  2cfab0a4858962d6
+#   text hash     e79ff1f900564d34
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

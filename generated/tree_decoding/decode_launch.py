@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cc9dcbad29a3ddaf
-#   text hash     1a7b9ae44b9cae25
+#   content hash  18f48752abb2bcdf
+#   text hash     c956f3fe879a310a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cc9dcbad29a3ddaf
-#   text hash     b4aedd602d27c4ff
+#   content hash  18f48752abb2bcdf
+#   text hash     d4a367cc9c2fcec7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cc9dcbad29a3ddaf
-#   text hash     9af6b3401a790fa8
+#   content hash  18f48752abb2bcdf
+#   text hash     cd92ba5798254cea
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cc9dcbad29a3ddaf
-#   text hash     6a0a28cfb43f26c6
+#   content hash  18f48752abb2bcdf
+#   text hash     1429d9acad8fcc49
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -142,11 +142,12 @@ def test_nothing_of_the_next_sequence_is_seen() -> None:
             torch.testing.assert_close(x[rows], y[rows], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("size", [64, 128, pytest.param(256, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("first", "behind"), [(0, 0), (1, 200), (1000, 1)])
 @pytest.mark.parametrize(("count", "longest"), [(1, 300), (3, 500), (40, 60)])
 @pytest.mark.parametrize("multiprocessors", [1, 5])
 def test_every_row_of_mixed_sequences_is_found(
-    first: int, behind: int, count: int, longest: int, multiprocessors: int
+    size: int, first: int, behind: int, count: int, longest: int, multiprocessors: int
 ) -> None:
     """Some are empty; rows before the first and behind the last are nobody's, and 0."""
     make = torch.Generator().manual_seed(0)
@@ -154,12 +155,15 @@ def test_every_row_of_mixed_sequences_is_found(
     lengths[::3], lengths[-1] = 0, longest
     cuts = (torch.cat((torch.tensor([0]), lengths.cumsum(0))) + first).to(torch.int32)
     rows = first + int(lengths.sum()) + behind
-    q, k, v = (torch.randn(rows, heads, 64, generator=make).half() for heads in (4, 2, 2))
+    q, k, v, dout = (torch.randn(rows, heads, size, generator=make).half() for heads in (4, 2, 2, 4))
+    given = [x.requires_grad_() for x in (q, k, v)]
     package = Package(GENERATED / "packed_causal", multiprocessors=multiprocessors)
     more = {"cu_seqlens": cuts, "max_seqlen": longest, "return_lse": True}
-    found = package.attention(q, k, v, **more)
-    wanted = package.module.reference(q.float(), k.float(), v.float(), **more)
+    found = package.attention(*given, **more)
+    wanted = package.module.reference(*(x.float() for x in given), **more)
     assert max(itertools.starmap(apart, zip(found, wanted, strict=True))) < CLOSE
+    gradients = package.gradients(found[0], given, dout), torch.autograd.grad(wanted[0], given, dout.float())
+    assert max(itertools.starmap(apart, zip(*gradients, strict=True))) < CLOSE
 
 
 FREED = "    mbarrier.arrive(v_free.index(before), count=1)\n"
@@ -185,6 +189,9 @@ MORE = {
     ),
     "a packed tile that is taken for the next sequence's": (
         "packed_causal/hopper.py", "row // ROWS + number)", "row // ROWS + number - 1)"
+    ),
+    "a tile of packed keys taken for the next one": (
+        "packed_causal/hopper_backward.py", "    return tile, b, head\n", "    return tile + 1, b, head\n"
     ),
     "packed tiles that are told too early": (
         "packed_causal/hopper.py", "barriers(Q_STAGES, 2)", "barriers(Q_STAGES, 1)"

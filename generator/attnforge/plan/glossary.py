@@ -259,6 +259,8 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "sum_tile", f"the first [64, 64] tile of the {whole} and head there"
     yield "items", "tiles of keys that programs take"
     yield "tiles", "tiles of keys that a head has, or where there are few, those of them that come together"
+    yield "slot", "the number of a tile of a head: a packed sequence may have room for one more than it has"
+    yield "room", "tiles of a sequence, or one more"
     yield "group, groups", "key heads of a group, and how many groups there are"
     yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
     yield "taken_ptr", "how many tiles programs have taken beside the first of each"

@@ -16,11 +16,12 @@ from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
-from . import hopper_added, hopper_copies
+from . import hopper_added, hopper_copies, hopper_order
 from .hopper_added import LOG2, Added
 from .hopper_frame import Frame
+from .hopper_order import KeyOrder
 from .partition import numbers_first, partition
-from .portable import in_groups, stored_sum
+from .portable import stored_sum
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 _ORDER = ("items", "tiles", "group", "groups")  # of tiles: runtime.py tells it out of a grid
@@ -70,8 +71,14 @@ class Backward:
     def launched(self) -> tuple[Kernel, ...]:
         """All kernels in the order in which they run, with what the host tells them."""
         before, *after = self.frame.kernels
-        told = (*(q for q in self.parts if q.name not in (*_ORDER, "K_STAGES")), self.shared.axis("k"))
-        return (before, dataclasses.replace(self.kernel, parts=told), *after)
+        told = (q for q in self.parts if q.name not in (*_ORDER, "K_STAGES"))
+        axis = Parameter("TILE_AXIS", "constexpr", self.order.axis)
+        return (before, dataclasses.replace(self.kernel, parts=(*told, axis)), *after)
+
+    @cached_property
+    def order(self) -> KeyOrder:
+        """In which order programs take tiles of keys."""
+        return hopper_order.of_keys(self.shared.analysis)
 
     @cached_property
     def frame(self) -> Frame:
@@ -184,9 +191,7 @@ class Backward:
 
     def _by_head(self, body: tuple[Block, ...]) -> tuple[Block, ...]:
         """What is done for each query head that reads a program's keys."""
-        if not self.shared.spec.grouped:
-            return body
-        return (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),)
+        return (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if self.shared.spec.grouped else body
 
     @property
     def _enter(self) -> tuple[Statement, ...]:
@@ -196,13 +201,13 @@ class Backward:
             *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
             Statement("k_start", "tile * BLOCK_N"),
             *a.storage.found("qk"),
+            *self.order.room,
         )
 
     @property
     def kernel(self) -> Kernel:
         """The kernel."""
-        p, a = self.shared, self.shared.analysis
-        place, sums = p.storage.head_tokens, self.terms.sums
+        p, a, sums, place = self.shared, self.shared.analysis, self.terms.sums, self.shared.storage.head_tokens
         body = (
             Statement("sum_tile", self._sum_tile),
             *self._head_loads,
@@ -215,13 +220,13 @@ class Backward:
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
         given = ("keys", "turns", "exchange", "queries", "dq_sum_desc")
         constants = ("D", "DV", "BLOCK_D", "BLOCK_DV", "K_STAGES", "WORKERS")
-        share = ("tile * WORKERS + WORKER", "items // (group * groups) * WORKERS", "WIDE")
+        share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
         cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
-        order = {"tiles", "group", "groups", *names(self._key_heads)}
-        work = self._role("arguments", body, stored | order, given, constants, cleared)
+        work = self._role("arguments", body, stored | names(*self.order.given), given, constants, cleared)
         loader = self.loader
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
+            "place_found": self.order.found,
             **work.blocks("work"),
             **loader.blocks("load"),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
@@ -239,14 +244,10 @@ class Backward:
             "exponent": self._exponent,
             "ones": self._ones,
             "heads": self._heads,
-            "key_heads": self._key_heads,
+            "place_takes": ", ".join(("place", *self.order.takes)),
+            "place_given": ", ".join(self.order.given),
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self._grid, self.step, blocks, texts)
-
-    @property
-    def _key_heads(self) -> str:
-        """Text of how many key heads there are."""
-        return "Hq // GROUP" if self.shared.spec.grouped else "Hq"
 
     @property
     def _heads(self) -> str:
@@ -255,11 +256,11 @@ class Backward:
 
     def _placed(self, place: str) -> Statement:
         """The statement that finds which tile of which head stands at a place in the order of all."""
-        return Statement(f"tile, {self._heads}", f"place_of({place}, {self._key_heads}, tiles, group, groups)")
+        return Statement(f"tile, {self._heads}", f"place_of({place}, {', '.join(self.order.given)})")
 
     @property
     def _grid(self) -> str:
-        return in_groups(self.shared, "k", "q, dout, dq_sum")
+        return f"runtime.grid({self.order.grid}, block_n, q, dout, dq_sum)"
 
     @property
     def _ones(self) -> str:

@@ -1,4 +1,4 @@
-"""In which order programs of the forward pass for Hopper GPUs take tiles of queries."""
+"""In which order programs for Hopper GPUs take tiles: of queries in the forward pass, of keys in the backward pass."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from ..statements import Block, Bundle, Statement
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
+_OF_KEYS = ("tiles", "group", "groups")
+_SHARED = "so many tiles share the rows that no sequence has"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _as_taken(tile: tuple[Statement, ...]) -> Order:
         *tile,
     )
     room = "q_end // BLOCK_M - q_offset // BLOCK_M + 1"
-    handed = (*tile, Statement("room", room, label="so many tiles share the rows that no sequence has"))
+    handed = (*tile, Statement("room", room, label=_SHARED))
     layout = "gl.SwizzledSharedLayout(1, 1, 1, [0])"
     places = Statement("places", f"gl.allocate_shared_memory(gl.int32, [Q_STAGES * 3, 1], {layout})")
     texts = {
@@ -100,3 +102,40 @@ each program one warp loads, and workers of four warps take 64 of the queries ea
     numbers = ("items", "slots", "group")
     read = frozenset({*numbers, "tile", "b", "h", "lse_ptr", "q_rows"})
     return Order(numbers, found, handed, "q_start < q_len", blocks, texts, read)
+
+
+@dataclass(frozen=True)
+class KeyOrder:
+    """How programs of the backward pass find a tile of keys by its place in the order of all."""
+
+    takes: tuple[str, ...]  # what the function that does takes beside the place
+    given: tuple[str, ...]  # what it is given for that
+    found: tuple[Statement, ...]  # the tile, its sequence and its head
+    grid: str  # text of how many heads there are, and how many rows of keys each has tiles for
+    room: tuple[Statement, ...] = ()  # how many tiles share the rows that no sequence has
+
+    @property
+    def axis(self) -> str:
+        """Text of the axis of a grid that holds the tiles."""
+        _, rows = self.grid.split(", ")
+        return f"runtime.tile_axis({rows}, block_n)"
+
+
+def of_keys(a: Analysis) -> KeyOrder:
+    """The order of a variant's tiles of keys; packed sequences have slots of them, too."""
+    head = Statement("head", "place % group + place // (group * tiles) % groups * group")
+    tile = "place // group % tiles + place // (group * tiles * groups) * tiles"
+    if not a.storage.cut:
+        heads = "Hq // GROUP" if a.spec.grouped else "Hq"
+        found = (head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))
+        grid = f"{a.storage.sequences} * k.shape[-2], {a.storage.longest[1]}"
+        return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), found, grid)
+    slots = "(k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1)"
+    found = (
+        head,
+        Statement("slot", tile),
+        Statement("b, tile", "find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)"),
+    )
+    room = Statement("room", "k_end // BLOCK_N - k_offset // BLOCK_N + 1", label=_SHARED)
+    takes = ("cu_seqlens_k_ptr", "sequences", *_OF_KEYS, "BLOCK_N")
+    return KeyOrder(takes, takes, found, f"k.shape[-2], {slots} * block_n", (room,))

@@ -55,7 +55,7 @@ class Wide(Backward):
         """The groups of warps that multiply, by what they make."""
         p, a = self.shared, self.shared.analysis
         stored = {a.kv_heads, "k_len", "Hq", *names(p.storage.rows("k"))}
-        share = ("tile", "tl.num_programs(0) // (group * groups)", "WIDE")
+        share = ("tile", "room", "WIDE")
         buffers = ("keys", "queries", "exchange")
 
         def cleared(name: str, width: str) -> tuple[Block, ...]:

@@ -241,7 +241,7 @@ class Backward:
             "load_queries_takes": ", ".join(self._load_taken),
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
-            "exponent": self._exponent,
+            **self._factors,
             "ones": self._ones,
             "heads": self._heads,
             "place_takes": ", ".join(("place", *self.order.takes)),
@@ -382,6 +382,11 @@ class Backward:
         if self.added:
             return "score * scale_log2 + (k_added[:, None] - lse[None, :])"
         return f"score * {self.shared.analysis.scale_log2} - lse[None, :]"
+
+    @property
+    def _factors(self) -> dict[str, str]:
+        """Texts of where numbers have gone that its own terms do without: where inputs learn, others keep them."""
+        return {"exponent": self._exponent, "slope": self.shared.analysis.slope}
 
     @property
     def _masked(self) -> tuple[Block, ...]:

@@ -69,7 +69,8 @@ class Frame:
             dataclasses.replace(block, function="kernels.clear_rows") if isinstance(block, Call) else block
             for block in self.entered("q", read | reads((*begin, *stores)), [("dq", "D")])
         )
-        return self._made("finish", parts, "q", (*enter, *begin), read | {"Hq", "scale"}, stores=stores)
+        made = self._made("finish", parts, "q", (*enter, *begin), read | {"Hq", "scale"}, stores=stores)
+        return dataclasses.replace(made, texts={"slope": a.slope})
 
     @cached_property
     def turn_back(self) -> Kernel:

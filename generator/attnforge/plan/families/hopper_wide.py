@@ -47,7 +47,7 @@ class Wide(Backward):
         for name, role in roles.items():
             blocks |= role.blocks(name)
         texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}
-        texts |= {"ones": self._ones, "exponent": self._exponent}
+        texts |= {"ones": self._ones, **self._factors}
         return Kernel("backward", self.parts, "hopper/wide.jinja", self._grid, self.step, blocks, texts)
 
     @property

@@ -124,6 +124,8 @@ class Emulation:
             "where": lambda keep, a, b: Value(torch.where(tensor(keep), _alike(a, b), _alike(b, a))),
             "maximum": elementwise(torch.maximum),
             "minimum": elementwise(torch.minimum),
+            "PropagateNan": SimpleNamespace(ALL=None),
+            "clamp": lambda x, low, high, propagate_nan: Value(x.x.clamp(low, high)),
             "max": lambda x, axis=None: Value(x.x.amax(_axes(x, axis))),
             "min": lambda x, axis=None: Value(x.x.amin(_axes(x, axis))),
             "sum": lambda x, axis=None: Value(x.x.sum(_axes(x, axis), dtype=_summed(x.x.dtype))),

@@ -36,6 +36,7 @@ class Package:
         self.runtime.multiprocessors = lambda device: multiprocessors
         self.runtime.cache_share = lambda device: 2**20
         self.runtime.target = lambda: "hopper"
+        self.runtime.address = lambda x: x  # launches after the first hand on addresses, which tell no tensor here
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:

@@ -143,6 +143,16 @@ def test_what_a_term_does_not_choose_reaches_no_gradient(tmp_path: Path) -> None
     torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
 
 
+def test_a_default_that_is_whole_looks_up_an_entry(tmp_path: Path) -> None:
+    inputs = "inputs: {w: {axes: [head], dtype: int, default: h // 2}, table: {axes: [8]}}"
+    term = f"score: [expr: 'score + table[w]']\n{inputs}"
+    reference, (q, k, v) = load(term, tmp_path, "looked_up")["reference"], operands(5, 5)
+    table = torch.arange(8.0)
+    given = torch.tensor([0, 0, 1, 1], dtype=torch.int32)
+    found, known = (reference(q, k, v, table=table, w=w, return_lse=True) for w in (None, given))
+    torch.testing.assert_close(found, known, rtol=0, atol=0)
+
+
 def test_a_nan_is_seen_in_the_lse(tmp_path: Path) -> None:
     q, k, v = (x.detach() for x in operands(3, 3))
     q[0, 1] = torch.nan

@@ -96,14 +96,14 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
 def _default(given: Input) -> str:
     """Torch text of an input's default; api and reference have heads, device and dtype in scope."""
     assert given.default is not None
-    node = given.default
+    node, dtype = given.default, "torch.int32" if given.dtype == "int" else "dtype"
     if not given.axes or not any(n.op == "var" and n.value == "h" for n in node.walk()):
         ones = "(" + "1, " * len(given.axes) + ")"
-        return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype=dtype, device=device)"
+        return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype={dtype}, device=device)"
     text = printers.torch(node, _plain)
     shape = tuple(-1 if kind == "head" else 1 for kind in given.kinds)
     view = "" if len(shape) == 1 else f".view({', '.join(map(str, shape))})"
-    return f"(lambda h: {text})(torch.arange(heads, device=device)){view}.to(dtype)"
+    return f"(lambda h: {text})(torch.arange(heads, device=device)){view}.to({dtype})"
 
 
 def _plain(node: Node) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 import devices
 import pytest
 import torch
-import unformatted
 from emulation.package import Package
 from emulation.values import Misuse
+from random_specs import RandomSpec, generate, write
 from test_hopper_faults import ENDLESS, FAULTS, IN_TURNS, OF_WIDE_HEADS, WIDE
 
 from attnforge.gpu import calls
@@ -21,7 +21,6 @@ from attnforge.gpu.calls import Sizes
 from attnforge.language import spec as language
 from attnforge.plan import plan
 from attnforge.plan.plan import Plan
-from attnforge.render import emit
 from attnforge.source import resources
 
 pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
@@ -48,18 +47,19 @@ def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float("inf") if math.isnan(distance) else distance
 
 
-def distances(package: Package, of: Plan, sizes: Sizes) -> list[float]:
-    """How far out, the LSE and gradients are from those of the reference."""
+def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -> list[float]:
+    """How far out, the LSE and gradients are from those of the reference; inputs `learn`, or q, k and v alone do."""
     call = calls.make(of, sizes.of(of.spec), "cpu")
+    wanted = call.wanted if learn else call.operands
     results = package.attention(*call.operands, **call.keywords, return_lse=True)
     expected = package.module.reference(*(x.float() for x in call.operands), **call.keywords, return_lse=True)
     # what tokens add to scores learns by these kernels where the LSE has no gradient
     count = 1 if of.hopper and of.hopper.added else 2
     make = torch.Generator().manual_seed(1)
     upstream = [torch.randn(x.shape, generator=make).half().to(x.dtype) for x in results[:count]]
-    found = package.gradients(results[:count], call.wanted, upstream)
-    wanted = torch.autograd.grad(expected[:count], call.wanted, [x.float() for x in upstream])
-    return [apart(x, y) for x, y in zip((*results, *found), (*expected, *wanted), strict=True)]
+    found = package.gradients(results[:count], wanted, upstream)
+    known = torch.autograd.grad(expected[:count], wanted, [x.float() for x in upstream])
+    return [apart(x, y) for x, y in zip((*results, *found), (*expected, *known), strict=True)]
 
 
 def differentiates(of: Plan, size: int) -> bool:
@@ -96,6 +96,13 @@ def test_results_do_not_depend_on_what_comes_first(
         assert max(distances(package, planned(name), Sizes(2, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
 
 
+def rendered(given: RandomSpec, folder: Path) -> Plan:
+    """Writes the package of a spec."""
+    write(given, folder)
+    path = folder / f"{given.name}.yaml"
+    return plan.build(language.load(path, terms=resources.terms_for(path)))
+
+
 # how scores fall with the distance, and whether a query's and a key's share of that are told apart
 SLOPES = {
     "score: [{expr: 'score + 0.25 * (k - q)'}]\nmask: [causal]": True,
@@ -115,13 +122,28 @@ SLOPES = {
 @pytest.mark.parametrize("size", [64, 256])
 @pytest.mark.parametrize("text", SLOPES)
 def test_slopes_times_distances_are_right(text: str, size: int, tmp_path: Path) -> None:
-    path = tmp_path / "sloped.yaml"
-    path.write_text(f"name: sloped\n{text}\n")
-    loaded, package = unformatted.package(path)
-    of = plan.build(loaded)
+    of = rendered(RandomSpec("sloped", f"name: sloped\n{text}\n"), tmp_path)
     assert of.hopper and (of.hopper.added is not None) == SLOPES[text]
-    emit.write([package], tmp_path)
     assert max(distances(Package(tmp_path / "sloped"), of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < 2 * CLOSE
+
+
+@pytest.mark.parametrize("terms", ["alibi, softcap: {cap: 30}", "softcap: {cap: 30}, alibi"])
+@pytest.mark.parametrize("size", [64, 256])
+def test_factors_of_terms_have_their_place_where_inputs_could_learn(terms: str, size: int, tmp_path: Path) -> None:
+    of = rendered(RandomSpec("learned", f"name: learned\nscore: [{terms}]\n"), tmp_path)
+    assert max(distances(Package(tmp_path / "learned"), of, Sizes(1, 100, 100, 2, 1, size, size, "fp16"))) < CLOSE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 9, 17, 22, 28, 32, 52, 58])  # of specs that have such kernels
+def test_results_of_random_specs(seed: int, tmp_path: Path) -> None:
+    given = generate(seed)
+    of = rendered(given, tmp_path)
+    package = Package(tmp_path / given.name, seed)
+    for size in (64, 256):
+        sizes = Sizes(2, 130, 200, 2, 2, size, size, "fp16")
+        assert max(distances(package, of, sizes, learn=False)) < 5 * CLOSE, given.yaml
+    assert "hopper.forward" in package.emulation.launched
 
 
 def test_nothing_of_the_next_sequence_is_seen() -> None:

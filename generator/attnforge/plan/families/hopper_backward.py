@@ -20,34 +20,12 @@ from . import hopper_added, hopper_copies, hopper_order
 from .hopper_added import LOG2, Added
 from .hopper_frame import Frame
 from .hopper_order import KeyOrder
-from .partition import numbers_first, partition
+from .partition import Role, numbers_first, partition
 from .portable import stored_sum
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 _ORDER = ("items", "tiles", "group", "groups")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
-
-
-@dataclass(frozen=True)
-class Role:
-    """What some of a program's warps take, and the statements of their function."""
-
-    bundle: Bundle
-    taken: tuple[str, ...]
-    numbers: tuple[Statement, ...]  # the call's, made values of the kernel language
-    enter: tuple[Statement, ...]  # which tile, head and sequence is at hand
-    cleared: tuple[Block, ...]
-    own: tuple[Statement, ...]  # of its keys
-    visit: tuple[Block, ...]
-
-    def blocks(self, name: str) -> dict[str, tuple[Block, ...]]:
-        """Its statements, for a template."""
-        return {
-            f"{name}_unpacked": (self.bundle, *self.numbers),
-            f"{name}_enter": (*self.enter, *self.cleared),
-            f"{name}_own": self.own,
-            f"{name}_visit": self.visit,
-        }
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from ..parameters import Kernel, Parameter, Step
 from ..statements import Block, Call, Statement, names, reads
-from .hopper_backward import Backward, Role
+from .hopper_backward import Backward
+from .partition import Role
 
 
 @dataclass(frozen=True)

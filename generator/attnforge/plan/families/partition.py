@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..kernel_inputs import KernelInputs
 from ..parameters import Parameter
-from ..statements import Bundle, Statement, targets
+from ..statements import Block, Bundle, Statement, targets
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,28 @@ class Partition:
 
     bundle: Bundle  # the values, as they unpack them
     taken: tuple[str, ...]  # all of it: the tuple of values, buffers, constants
+
+
+@dataclass(frozen=True)
+class Role:
+    """What some of a program's warps take, and the statements of their function."""
+
+    bundle: Bundle
+    taken: tuple[str, ...]
+    numbers: tuple[Statement, ...]  # the call's, made values of the kernel language
+    enter: tuple[Statement, ...]  # which tile, head and sequence is at hand
+    cleared: tuple[Block, ...]
+    own: tuple[Statement, ...]  # of its keys
+    visit: tuple[Block, ...]
+
+    def blocks(self, name: str) -> dict[str, tuple[Block, ...]]:
+        """Its statements, for a template."""
+        return {
+            f"{name}_unpacked": (self.bundle, *self.numbers),
+            f"{name}_enter": (*self.enter, *self.cleared),
+            f"{name}_own": self.own,
+            f"{name}_visit": self.visit,
+        }
 
 
 def numbers_first(

@@ -14,7 +14,7 @@ import torch
 from .machine import Barrier, Barriers, Descriptor, Machine, Product, Shared, shared
 from .values import TYPES, DType, Pointer, Value, hold, plain, tensor
 
-_ELEMENTWISE = ("abs", "cos", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt")
+_ELEMENTWISE = ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt")
 _LAYOUTS = ("Blocked", "DistributedLinear", "DotOperand", "NVMMADistributed", "NVMMAShared", "Slice", "SwizzledShared")
 
 
@@ -135,11 +135,7 @@ class Emulation:
             "dot": _multiplied,
             "cumsum": lambda x, axis: Value(x.x.cumsum(axis)),
             "associative_scan": _scanned,
-            **{
-                f.__name__: elementwise(f)
-                for f in (torch.exp2, torch.log2, torch.exp, torch.log, torch.abs, torch.floor)
-            },
-            **{f.__name__: elementwise(f) for f in (torch.rsqrt, torch.sigmoid, torch.sqrt, torch.sin, torch.cos)},
+            **{name: elementwise(getattr(torch, name)) for name in _ELEMENTWISE},
         }
 
     def _gluon(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a20023c326ff47b
-#   text hash     84d1d7c846796683
+#   content hash  7f5c02e6107ab379
+#   text hash     90aa2088813961cf
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a20023c326ff47b
-#   text hash     4eff9e3836d33720
+#   content hash  7f5c02e6107ab379
+#   text hash     2fdcf8d9cce0a3b9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a20023c326ff47b
-#   text hash     560c36572b18cdea
+#   content hash  7f5c02e6107ab379
+#   text hash     7a389deec67ab92e
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

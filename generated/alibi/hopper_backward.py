@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a20023c326ff47b
-#   text hash     9691ae4ebdac5303
+#   content hash  7f5c02e6107ab379
+#   text hash     46a43586c310b006
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a20023c326ff47b
-#   text hash     21d6a67a6a8b5b39
+#   content hash  7f5c02e6107ab379
+#   text hash     e0d9f1918ddb298d
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

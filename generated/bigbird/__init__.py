@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ef6e48eca0aa4d95
-#   text hash     b57523d53ac12048
+#   content hash  fe62f17f54242188
+#   text hash     d4b2dd59f025a13e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

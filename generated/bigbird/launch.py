@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ef6e48eca0aa4d95
-#   text hash     5b2d25ea4f0f84b4
+#   content hash  fe62f17f54242188
+#   text hash     34a966a4829a9189
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ef6e48eca0aa4d95
-#   text hash     faf48880f2f74409
+#   content hash  fe62f17f54242188
+#   text hash     d9e7d6f58e75fae6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ef6e48eca0aa4d95
-#   text hash     f9c40f6c196f454c
+#   content hash  fe62f17f54242188
+#   text hash     3aff41545542c67e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ef6e48eca0aa4d95
-#   text hash     de269e704448b002
+#   content hash  fe62f17f54242188
+#   text hash     e20840da5b13d927
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

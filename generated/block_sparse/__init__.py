@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4b3098b69d179b5
-#   text hash     d474a6ef120c4bd8
+#   content hash  394732bf328a51f0
+#   text hash     5507a4b68fdfd20e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

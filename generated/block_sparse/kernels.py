@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4b3098b69d179b5
-#   text hash     9101c6bb9fb4799e
+#   content hash  394732bf328a51f0
+#   text hash     427f9a99a6b611e9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4b3098b69d179b5
-#   text hash     5576491681807100
+#   content hash  394732bf328a51f0
+#   text hash     0cdc9ac2d9a7504f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

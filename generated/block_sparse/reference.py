@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4b3098b69d179b5
-#   text hash     ed2ff67fd95df346
+#   content hash  394732bf328a51f0
+#   text hash     79ad9b499cabd352
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

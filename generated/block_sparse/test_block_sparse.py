@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4b3098b69d179b5
-#   text hash     0b1da9fbc64c3108
+#   content hash  394732bf328a51f0
+#   text hash     261ed548a747b90c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

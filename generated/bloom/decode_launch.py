@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7167493605288f9d
-#   text hash     5d531c34482da113
+#   content hash  cc3f717049288ff0
+#   text hash     d2fb06dd949efa2d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

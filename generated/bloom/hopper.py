@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7167493605288f9d
-#   text hash     14409a8eff260b23
+#   content hash  cc3f717049288ff0
+#   text hash     85a3a99faf3bba92
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7167493605288f9d
-#   text hash     abe6da6402f89359
+#   content hash  cc3f717049288ff0
+#   text hash     68202c0bd6ca9192
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

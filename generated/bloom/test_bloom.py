@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7167493605288f9d
-#   text hash     26d03e2dd1fd16f3
+#   content hash  cc3f717049288ff0
+#   text hash     50861afe1a3c9fbe
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

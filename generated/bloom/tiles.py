@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7167493605288f9d
-#   text hash     7c4e94ffc30e8797
+#   content hash  cc3f717049288ff0
+#   text hash     81080e89a55f4025
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d71810e3a83b3b0
-#   text hash     defc041d25a3683d
+#   content hash  1a6e7c3ba611a7c3
+#   text hash     69e450f3f7fdbfc6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d71810e3a83b3b0
-#   text hash     bf8c3d754c0cb5dc
+#   content hash  1a6e7c3ba611a7c3
+#   text hash     21560f97357e0377
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

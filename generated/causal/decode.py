@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d71810e3a83b3b0
-#   text hash     323af286ae63d5a3
+#   content hash  1a6e7c3ba611a7c3
+#   text hash     12a70c6726ee12f0
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

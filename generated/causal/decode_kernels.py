@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d71810e3a83b3b0
-#   text hash     9786914495152bc0
+#   content hash  1a6e7c3ba611a7c3
+#   text hash     bede8a72219e9b0d
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

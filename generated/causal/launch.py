@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d71810e3a83b3b0
-#   text hash     01a3f6155aa87377
+#   content hash  1a6e7c3ba611a7c3
+#   text hash     bfce5d57d13960b3
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

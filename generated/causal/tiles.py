@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d71810e3a83b3b0
-#   text hash     fb6ad62cc87f1633
+#   content hash  1a6e7c3ba611a7c3
+#   text hash     181331138d073ac1
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d732f2f9bef0bbc0
-#   text hash     840f8f04a6ca6469
+#   content hash  1dbd43b7e9c51aef
+#   text hash     bd55bb9efce5d7cf
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d732f2f9bef0bbc0
-#   text hash     71a9a03588a71387
+#   content hash  1dbd43b7e9c51aef
+#   text hash     34e8bb1aff993540
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d732f2f9bef0bbc0
-#   text hash     16d489c42919a0bd
+#   content hash  1dbd43b7e9c51aef
+#   text hash     13a6042e6c8ce16b
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d732f2f9bef0bbc0
-#   text hash     53fb8e777db0f911
+#   content hash  1dbd43b7e9c51aef
+#   text hash     1566393e45e75d02
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

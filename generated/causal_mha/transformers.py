@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d732f2f9bef0bbc0
-#   text hash     56ba3d178b77120d
+#   content hash  1dbd43b7e9c51aef
+#   text hash     681ad76481273c27
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

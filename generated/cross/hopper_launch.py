@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1bc2fbcbbee0c2d4
-#   text hash     273d193d0bccbb90
+#   content hash  c9a070fb44437113
+#   text hash     8fb3006b835afc4f
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1bc2fbcbbee0c2d4
-#   text hash     bdd408cd81e1c823
+#   content hash  c9a070fb44437113
+#   text hash     34d30d64dcd043c4
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1bc2fbcbbee0c2d4
-#   text hash     db0641cc6c7fa2f3
+#   content hash  c9a070fb44437113
+#   text hash     ab74a500cead86ca
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1bc2fbcbbee0c2d4
-#   text hash     777cf280191162d6
+#   content hash  c9a070fb44437113
+#   text hash     7abfc075fec3509f
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1bc2fbcbbee0c2d4
-#   text hash     251a4dc8cac1bf79
+#   content hash  c9a070fb44437113
+#   text hash     4fe489853e25a26d
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

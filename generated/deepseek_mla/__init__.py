@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4d988b69fe57040f
-#   text hash     0277e809da146eb9
+#   content hash  b051694f590a60cb
+#   text hash     7498cfb49224e3d8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4d988b69fe57040f
-#   text hash     1885413da8f181de
+#   content hash  b051694f590a60cb
+#   text hash     ff02beab86486f1a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4d988b69fe57040f
-#   text hash     99720e920cf3a7e4
+#   content hash  b051694f590a60cb
+#   text hash     3d6b7f887558ea3f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4d988b69fe57040f
-#   text hash     5ac023aac772000c
+#   content hash  b051694f590a60cb
+#   text hash     2f8e1375d2348c2b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

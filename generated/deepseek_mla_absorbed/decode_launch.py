@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c409298234e8ef9c
-#   text hash     e1ef8a1ec2d82209
+#   content hash  fd260a92c105fc10
+#   text hash     3da6f1b0eb2cc704
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

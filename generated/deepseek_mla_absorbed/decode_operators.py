@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c409298234e8ef9c
-#   text hash     9e0e5d02cc31cd99
+#   content hash  fd260a92c105fc10
+#   text hash     8ed5b44e2308c41e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

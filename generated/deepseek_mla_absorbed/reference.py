@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c409298234e8ef9c
-#   text hash     7f2d5df137cd2278
+#   content hash  fd260a92c105fc10
+#   text hash     b14e3cb73fb12768
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf8d250e92f2856d
-#   text hash     c6bb0c6face52af1
+#   content hash  9bcf57925da1ff60
+#   text hash     c5cbf36fdfc0d5c2
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

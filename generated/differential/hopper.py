@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf8d250e92f2856d
-#   text hash     6e2cb8bcb3f0b77f
+#   content hash  9bcf57925da1ff60
+#   text hash     d200360802ad796c
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf8d250e92f2856d
-#   text hash     9f38e8abae7eae77
+#   content hash  9bcf57925da1ff60
+#   text hash     7d672097e0fa78b6
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

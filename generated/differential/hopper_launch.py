@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf8d250e92f2856d
-#   text hash     c7760b8b3ee27813
+#   content hash  9bcf57925da1ff60
+#   text hash     613f9c5f2ad707c6
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf8d250e92f2856d
-#   text hash     74f6bb4564361294
+#   content hash  9bcf57925da1ff60
+#   text hash     a19ffff731675280
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf8d250e92f2856d
-#   text hash     bd057252b4f0d682
+#   content hash  9bcf57925da1ff60
+#   text hash     46789bdf0bfcfc11
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  eda52a721f95b92d
-#   text hash     a789ba9f4ba7a1ca
+#   content hash  fd96929dd217f008
+#   text hash     615cd4295d43f00e
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

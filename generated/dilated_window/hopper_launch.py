@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  eda52a721f95b92d
-#   text hash     118d96f86b92026d
+#   content hash  fd96929dd217f008
+#   text hash     cea2c85b4928f016
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  eda52a721f95b92d
-#   text hash     4437e56602f738ff
+#   content hash  fd96929dd217f008
+#   text hash     8aeff76b6677af13
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  eda52a721f95b92d
-#   text hash     07ff76462f973b20
+#   content hash  fd96929dd217f008
+#   text hash     02b22058fa7cb318
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

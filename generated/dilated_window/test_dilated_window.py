@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  eda52a721f95b92d
-#   text hash     20b34081a8546dd2
+#   content hash  fd96929dd217f008
+#   text hash     24f662a6a3a13181
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aa3ad49165fac249
-#   text hash     32cebe59cdcf054d
+#   content hash  af709b02042eb4d7
+#   text hash     643c98536963c80e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aa3ad49165fac249
-#   text hash     8876a9875ecd42b6
+#   content hash  af709b02042eb4d7
+#   text hash     91bfde21bccf162e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

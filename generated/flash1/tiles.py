@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aa3ad49165fac249
-#   text hash     289eae40a251dae1
+#   content hash  af709b02042eb4d7
+#   text hash     61f2316c799fd8a2
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

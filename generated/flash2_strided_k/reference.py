@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8400e662d21bf960
-#   text hash     0c8dcddd6d1862bc
+#   content hash  5700bb79b4cb1cf3
+#   text hash     6c75367e09495bce
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e3ca2c2e75db344
-#   text hash     97ee0e5842ec4f25
+#   content hash  8df2f11f6d03343f
+#   text hash     ce3f68be530fbb58
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e3ca2c2e75db344
-#   text hash     d8664c4cf3ccca3a
+#   content hash  8df2f11f6d03343f
+#   text hash     179ffc061ebf7159
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

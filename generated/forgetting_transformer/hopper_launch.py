@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e3ca2c2e75db344
-#   text hash     f648c0d787159edd
+#   content hash  8df2f11f6d03343f
+#   text hash     23ee725de6040abb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

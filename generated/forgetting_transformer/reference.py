@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e3ca2c2e75db344
-#   text hash     9b2a194c3acb6464
+#   content hash  8df2f11f6d03343f
+#   text hash     71875f355a6f4c4d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  17299acf990d6d65
-#   text hash     a57b49d3a2f57cc8
+#   content hash  8029670ba365aa47
+#   text hash     65623d220eceefb0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

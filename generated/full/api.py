@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  17299acf990d6d65
-#   text hash     7c73d57ffdac1fc3
+#   content hash  8029670ba365aa47
+#   text hash     eaa1ba034040df2f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

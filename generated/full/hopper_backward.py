@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  17299acf990d6d65
-#   text hash     c0b1148436114d7f
+#   content hash  8029670ba365aa47
+#   text hash     25e6c41bf5c0842c
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

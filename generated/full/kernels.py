@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  17299acf990d6d65
-#   text hash     578f0ea868c75c8a
+#   content hash  8029670ba365aa47
+#   text hash     1fc6eec57545b3b4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  17299acf990d6d65
-#   text hash     383781afb9640e4f
+#   content hash  8029670ba365aa47
+#   text hash     1aff0a60f56a9024
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  17299acf990d6d65
-#   text hash     0683cc995251a0b7
+#   content hash  8029670ba365aa47
+#   text hash     084198fd0c5cbb99
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f8937ca8fd6fd05
-#   text hash     b301d59c50a4054a
+#   content hash  f6adfacfb0a08e5c
+#   text hash     f3890971703bd97e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f8937ca8fd6fd05
-#   text hash     64cd1946493c019e
+#   content hash  f6adfacfb0a08e5c
+#   text hash     be32101a8c8a569b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f8937ca8fd6fd05
-#   text hash     f22ae299b0ea8929
+#   content hash  f6adfacfb0a08e5c
+#   text hash     5b496c8d6c0d44d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f8937ca8fd6fd05
-#   text hash     b7e3e7fb68ce257a
+#   content hash  f6adfacfb0a08e5c
+#   text hash     8262c297b4ae7cdf
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

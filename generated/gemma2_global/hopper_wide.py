@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f8937ca8fd6fd05
-#   text hash     74c392e0ebe52078
+#   content hash  f6adfacfb0a08e5c
+#   text hash     c11470980a8eaad0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

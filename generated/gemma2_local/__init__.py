@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8d6f55449983230b
-#   text hash     47a66e2fafe82104
+#   content hash  cad66ab9838095a3
+#   text hash     4bfa74622245ffb9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8d6f55449983230b
-#   text hash     f9dc3bdbc9e32c48
+#   content hash  cad66ab9838095a3
+#   text hash     c0a2cd1f3d9f4c64
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8d6f55449983230b
-#   text hash     5ed67440cc108b9e
+#   content hash  cad66ab9838095a3
+#   text hash     b78884a540a8e493
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

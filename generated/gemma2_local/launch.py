@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8d6f55449983230b
-#   text hash     00fbf144a56a7bf4
+#   content hash  cad66ab9838095a3
+#   text hash     1d17a0062820e638
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a295f0e6f83c2095
-#   text hash     c70938f27858142e
+#   content hash  6f082912a1610c65
+#   text hash     e05ee7282bdd64b2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

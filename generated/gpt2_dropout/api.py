@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a295f0e6f83c2095
-#   text hash     4b1eaa6659ae9f87
+#   content hash  6f082912a1610c65
+#   text hash     17cf8ffe243a6108
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a295f0e6f83c2095
-#   text hash     8ad64ab21f6993fa
+#   content hash  6f082912a1610c65
+#   text hash     bb7ea0f29a03d36e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

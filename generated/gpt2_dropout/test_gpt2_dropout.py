@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a295f0e6f83c2095
-#   text hash     229b5f19e5fa7b88
+#   content hash  6f082912a1610c65
+#   text hash     d6b7bcf5ba570cfd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a295f0e6f83c2095
-#   text hash     350a7ec9d4c21e31
+#   content hash  6f082912a1610c65
+#   text hash     14240454bd28adf4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

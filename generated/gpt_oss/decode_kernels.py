@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe88fb4c9fa4bd62
-#   text hash     7d311dde973108ce
+#   content hash  0610c5262d716770
+#   text hash     2e726c280ae18d86
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe88fb4c9fa4bd62
-#   text hash     7a72fabffcb95a0a
+#   content hash  0610c5262d716770
+#   text hash     fc77a099c6084abb
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe88fb4c9fa4bd62
-#   text hash     f348f01b22773849
+#   content hash  0610c5262d716770
+#   text hash     804c32fa793e9b01
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

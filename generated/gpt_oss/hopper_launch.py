@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe88fb4c9fa4bd62
-#   text hash     f8e41802fb14eb80
+#   content hash  0610c5262d716770
+#   text hash     c6357b8186c4bd0f
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fe88fb4c9fa4bd62
-#   text hash     84ea628f86be4277
+#   content hash  0610c5262d716770
+#   text hash     03d7d0f03b55242f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d5166d9c2c916f4
-#   text hash     cb0255a0d2eea49b
+#   content hash  3785092560604299
+#   text hash     9a22bfc1978cf75c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d5166d9c2c916f4
-#   text hash     7ff1b7aee9f5a403
+#   content hash  3785092560604299
+#   text hash     228fd4c3cda907fd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

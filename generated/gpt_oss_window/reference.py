@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d5166d9c2c916f4
-#   text hash     8b2833dfbcebdd15
+#   content hash  3785092560604299
+#   text hash     7abe2f6d5a5f1f84
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

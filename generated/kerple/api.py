@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae655ae12a019f6f
-#   text hash     5d55a36e8dc60784
+#   content hash  c844250c80b8c4df
+#   text hash     eb40ca8fb9e596d8
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae655ae12a019f6f
-#   text hash     a3bdbd1de2e42b7d
+#   content hash  c844250c80b8c4df
+#   text hash     46fdfacc2a91fcbc
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae655ae12a019f6f
-#   text hash     8b8c9fb05153872b
+#   content hash  c844250c80b8c4df
+#   text hash     fa6eb673ef3d6ed1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

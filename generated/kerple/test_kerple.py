@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae655ae12a019f6f
-#   text hash     24aefd32835f5da8
+#   content hash  c844250c80b8c4df
+#   text hash     4aedb9fe44b0341b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ae655ae12a019f6f
-#   text hash     4cf8bff748914287
+#   content hash  c844250c80b8c4df
+#   text hash     f01c6fc292ab0e8e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  03eaadbed1f151ec
-#   text hash     e958b9bc11b58331
+#   content hash  e217eaac81bfe1fb
+#   text hash     87dccf5f111072d1
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

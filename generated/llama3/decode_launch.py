@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  03eaadbed1f151ec
-#   text hash     57a9668a558a8a92
+#   content hash  e217eaac81bfe1fb
+#   text hash     1933805ccb4b5edd
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

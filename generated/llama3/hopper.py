@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  03eaadbed1f151ec
-#   text hash     3011565b55c537cb
+#   content hash  e217eaac81bfe1fb
+#   text hash     7b2602497b48146c
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  03eaadbed1f151ec
-#   text hash     63a3015f569c5101
+#   content hash  e217eaac81bfe1fb
+#   text hash     8ec7c7620e9bd518
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

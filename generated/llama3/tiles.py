@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  03eaadbed1f151ec
-#   text hash     dede7d01b20221b5
+#   content hash  e217eaac81bfe1fb
+#   text hash     5eedebbfcb7d4a44
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

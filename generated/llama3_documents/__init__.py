@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5aa2ad41f333cc63
-#   text hash     9b7fc03192898575
+#   content hash  0a9f28e019eb8fb2
+#   text hash     288dff9962071246
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

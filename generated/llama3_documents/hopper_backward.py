@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5aa2ad41f333cc63
-#   text hash     1cae1e091e49ed66
+#   content hash  0a9f28e019eb8fb2
+#   text hash     6cee7a95303a5ee1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5aa2ad41f333cc63
-#   text hash     be06257dc6bcd435
+#   content hash  0a9f28e019eb8fb2
+#   text hash     dce6f3c3fd8575eb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

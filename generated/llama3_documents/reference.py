@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5aa2ad41f333cc63
-#   text hash     8514448c753271f4
+#   content hash  0a9f28e019eb8fb2
+#   text hash     58d65ac73aa81b9e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

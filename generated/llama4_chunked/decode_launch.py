@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  911391e3cf6df24d
-#   text hash     4c9118fc05b077d6
+#   content hash  52f43603da416a5a
+#   text hash     4ecc300267532f98
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

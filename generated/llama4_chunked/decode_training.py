@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  911391e3cf6df24d
-#   text hash     f2e4083172b3bc61
+#   content hash  52f43603da416a5a
+#   text hash     5aa84ffbf4b18018
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

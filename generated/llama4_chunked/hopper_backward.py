@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  911391e3cf6df24d
-#   text hash     8c97fbd87c2cce71
+#   content hash  52f43603da416a5a
+#   text hash     db0450c76129e0b2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  911391e3cf6df24d
-#   text hash     06957052b1790894
+#   content hash  52f43603da416a5a
+#   text hash     41fbb6f00fc076f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  911391e3cf6df24d
-#   text hash     6e4256b6a125f99f
+#   content hash  52f43603da416a5a
+#   text hash     adae1376efc12fe4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9cb07b21b2898c87
-#   text hash     14b2fb516b16f8aa
+#   content hash  b45c8f6af3f1dbed
+#   text hash     2ecf6700193b62ca
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9cb07b21b2898c87
-#   text hash     ce49b1ed3986a36e
+#   content hash  b45c8f6af3f1dbed
+#   text hash     f79bd00751bf408c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9cb07b21b2898c87
-#   text hash     a502013e8e72edc0
+#   content hash  b45c8f6af3f1dbed
+#   text hash     3f8263e4c345cc1d
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9cb07b21b2898c87
-#   text hash     2eda4c542ac673b3
+#   content hash  b45c8f6af3f1dbed
+#   text hash     dfde5e4eaa861bba
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9cb07b21b2898c87
-#   text hash     510bf76029416ada
+#   content hash  b45c8f6af3f1dbed
+#   text hash     8567aa0342dc5c0b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d6df5787c0adce5e
-#   text hash     63fc0e94f00a4a9d
+#   content hash  8fe812e3acd38f4d
+#   text hash     6bb7ad10ea8c66d4
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

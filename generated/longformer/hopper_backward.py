@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d6df5787c0adce5e
-#   text hash     77b653daefe45546
+#   content hash  8fe812e3acd38f4d
+#   text hash     a62c4efcc6cc9625
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

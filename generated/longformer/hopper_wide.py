@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d6df5787c0adce5e
-#   text hash     6745d21462a8f0df
+#   content hash  8fe812e3acd38f4d
+#   text hash     49fcfbd877f7eb00
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d6df5787c0adce5e
-#   text hash     bb0a21bfec00765e
+#   content hash  8fe812e3acd38f4d
+#   text hash     2671373c54d2b827
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

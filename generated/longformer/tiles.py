@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d6df5787c0adce5e
-#   text hash     6b1e82b5fc651878
+#   content hash  8fe812e3acd38f4d
+#   text hash     42b9b663add7357b
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

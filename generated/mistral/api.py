@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3aea2ea87401e0f
-#   text hash     a6594e2e233fd6ff
+#   content hash  cadd3949dec9f741
+#   text hash     a72a3441d330ba1e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

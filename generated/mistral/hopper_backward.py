@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3aea2ea87401e0f
-#   text hash     2e00835bd679308c
+#   content hash  cadd3949dec9f741
+#   text hash     6a1b4ea34ad6dbbb
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

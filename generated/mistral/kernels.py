@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3aea2ea87401e0f
-#   text hash     aaa8fb98d9a8f149
+#   content hash  cadd3949dec9f741
+#   text hash     8507091f7a224d4f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

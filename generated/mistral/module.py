@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3aea2ea87401e0f
-#   text hash     c79b112579aed1ef
+#   content hash  cadd3949dec9f741
+#   text hash     67fdd2fb010b1eca
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

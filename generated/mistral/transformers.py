@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3aea2ea87401e0f
-#   text hash     39346d33abb57f82
+#   content hash  cadd3949dec9f741
+#   text hash     18431ab06b4582fe
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365edb34c485bac3
-#   text hash     6434a1e1bde16746
+#   content hash  30f95a61f30faa44
+#   text hash     49c09fd8c7be0a7d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

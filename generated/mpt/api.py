@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365edb34c485bac3
-#   text hash     bfdd2c0adff21003
+#   content hash  30f95a61f30faa44
+#   text hash     d804e535dd210600
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365edb34c485bac3
-#   text hash     9018269c22dc3436
+#   content hash  30f95a61f30faa44
+#   text hash     04dab7e1bcf2d0dc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

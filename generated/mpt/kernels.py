@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365edb34c485bac3
-#   text hash     f73a1a711052a976
+#   content hash  30f95a61f30faa44
+#   text hash     6ef126c1684c8aab
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

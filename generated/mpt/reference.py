@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365edb34c485bac3
-#   text hash     4fb79a423472eeb7
+#   content hash  30f95a61f30faa44
+#   text hash     561ce0c01468de11
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365edb34c485bac3
-#   text hash     82834ea1e18463bd
+#   content hash  30f95a61f30faa44
+#   text hash     6c466277a8a740a1
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

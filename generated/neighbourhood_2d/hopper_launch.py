@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c03ebab4c121fe39
-#   text hash     78c807950ea1f4d9
+#   content hash  6e1072aa12423a66
+#   text hash     fd4f5acbba817a8e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c03ebab4c121fe39
-#   text hash     3e8e8152a6f3f829
+#   content hash  6e1072aa12423a66
+#   text hash     e584b4e8ffe6cdff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

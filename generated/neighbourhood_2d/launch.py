@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c03ebab4c121fe39
-#   text hash     ddd73b0aa55c21d4
+#   content hash  6e1072aa12423a66
+#   text hash     9c8bbacdb9cb8735
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

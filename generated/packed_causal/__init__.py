@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  42fcaeaeb8d5f36b
-#   text hash     744d9b1b130f06a9
+#   content hash  c84b69b9cd041493
+#   text hash     9a119f37a866f909
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  42fcaeaeb8d5f36b
-#   text hash     507b0ff43fea5abd
+#   content hash  c84b69b9cd041493
+#   text hash     311c21c9b9ea9418
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  42fcaeaeb8d5f36b
-#   text hash     9b01c45b86bf44b9
+#   content hash  c84b69b9cd041493
+#   text hash     04be19c976af06fe
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  42fcaeaeb8d5f36b
-#   text hash     e1075e46f99f929b
+#   content hash  c84b69b9cd041493
+#   text hash     9099075b6cd2f6ac
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

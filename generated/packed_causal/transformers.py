@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  42fcaeaeb8d5f36b
-#   text hash     04376c4bcef1b083
+#   content hash  c84b69b9cd041493
+#   text hash     17189394229a188c
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

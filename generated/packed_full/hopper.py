@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f50b22e39ac3525
-#   text hash     5ddaf7e221b50314
+#   content hash  511dc789d93a09df
+#   text hash     380edb321b82eb9e
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f50b22e39ac3525
-#   text hash     4ebc66544fce9440
+#   content hash  511dc789d93a09df
+#   text hash     7aee682937ef154e
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f50b22e39ac3525
-#   text hash     e43a1c4e45c57bbb
+#   content hash  511dc789d93a09df
+#   text hash     526c978558513e16
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

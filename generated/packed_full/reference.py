@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f50b22e39ac3525
-#   text hash     d9db5a7566caca81
+#   content hash  511dc789d93a09df
+#   text hash     954bc8ae04e44fb4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

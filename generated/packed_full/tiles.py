@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0f50b22e39ac3525
-#   text hash     5be25ad744e4dfe2
+#   content hash  511dc789d93a09df
+#   text hash     d194a08f45a190f2
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

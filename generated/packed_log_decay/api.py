@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9e8fb203c41eb1b1
-#   text hash     0c9a88de70b2b15b
+#   content hash  03b4b29818458dab
+#   text hash     9d62419e01361dee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9e8fb203c41eb1b1
-#   text hash     a19b29e7246352b4
+#   content hash  03b4b29818458dab
+#   text hash     6c192809eb7938f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9e8fb203c41eb1b1
-#   text hash     ecce32ef13b053e2
+#   content hash  03b4b29818458dab
+#   text hash     54d72790eb58e529
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9e8fb203c41eb1b1
-#   text hash     bfb7040913e9504b
+#   content hash  03b4b29818458dab
+#   text hash     fb2393927a4b4ad5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

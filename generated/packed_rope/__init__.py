@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a0a68e7efe9d9651
-#   text hash     0a447de1a52b161f
+#   content hash  e693759646ddd305
+#   text hash     b7b386d9fc9bece0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a0a68e7efe9d9651
-#   text hash     97687c0abbb5d122
+#   content hash  e693759646ddd305
+#   text hash     715f19067f5a8ca8
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

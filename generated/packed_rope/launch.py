@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a0a68e7efe9d9651
-#   text hash     c7d25fb3279e09ef
+#   content hash  e693759646ddd305
+#   text hash     6e8896012f211a91
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

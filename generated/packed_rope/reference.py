@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a0a68e7efe9d9651
-#   text hash     bfe48a11f02e464d
+#   content hash  e693759646ddd305
+#   text hash     545cac97b02c9838
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a0a68e7efe9d9651
-#   text hash     c4311bab7c254e28
+#   content hash  e693759646ddd305
+#   text hash     991d2f176cf55b34
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1730403d768488e4
-#   text hash     78cb521705c9f806
+#   content hash  776d21b26ffee1ad
+#   text hash     4b76d2c01e35c0e2
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1730403d768488e4
-#   text hash     6c97de7f26252755
+#   content hash  776d21b26ffee1ad
+#   text hash     7923219ab9971414
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1730403d768488e4
-#   text hash     5d0080fa882f17fd
+#   content hash  776d21b26ffee1ad
+#   text hash     55c4880ad8387d72
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

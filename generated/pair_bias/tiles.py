@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1730403d768488e4
-#   text hash     9e405b1a8957a532
+#   content hash  776d21b26ffee1ad
+#   text hash     0c0b93f1af6ac781
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

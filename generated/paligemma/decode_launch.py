@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e8f2cde531fa75d
-#   text hash     ba5f8fc0526ebc41
+#   content hash  0b818ef91be244c5
+#   text hash     84277c071062094c
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

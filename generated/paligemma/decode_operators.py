@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e8f2cde531fa75d
-#   text hash     86702b368a711af5
+#   content hash  0b818ef91be244c5
+#   text hash     60b8c60dde09562a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

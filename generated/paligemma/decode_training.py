@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e8f2cde531fa75d
-#   text hash     b817fff0f9c23e44
+#   content hash  0b818ef91be244c5
+#   text hash     df6bbfadb808cfca
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e8f2cde531fa75d
-#   text hash     8de38e79a13225df
+#   content hash  0b818ef91be244c5
+#   text hash     a5eb393d479073a0
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e8f2cde531fa75d
-#   text hash     d6291102ff33daec
+#   content hash  0b818ef91be244c5
+#   text hash     e782aaab40258058
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

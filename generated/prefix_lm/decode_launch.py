@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56073744874f333d
-#   text hash     82f6bea2f097345f
+#   content hash  412b518d42908b77
+#   text hash     eef4250d0e12a8d7
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56073744874f333d
-#   text hash     bcceb5589418ba13
+#   content hash  412b518d42908b77
+#   text hash     346343affaa07c03
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56073744874f333d
-#   text hash     0d9a1ecb475a0d11
+#   content hash  412b518d42908b77
+#   text hash     14f88e5e6be8e734
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56073744874f333d
-#   text hash     71991b605b36a385
+#   content hash  412b518d42908b77
+#   text hash     d248bc69bf3d005a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

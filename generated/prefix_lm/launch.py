@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56073744874f333d
-#   text hash     f261966b5e06d1d9
+#   content hash  412b518d42908b77
+#   text hash     040cd9a0758b45ab
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

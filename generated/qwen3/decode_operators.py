@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97fc0779d0a85def
-#   text hash     9c76602f09dfebc8
+#   content hash  56ba399ef90a5f52
+#   text hash     a737ec57a0d0db9a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97fc0779d0a85def
-#   text hash     05a7c900ef11658c
+#   content hash  56ba399ef90a5f52
+#   text hash     ac50802d6f5885c5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

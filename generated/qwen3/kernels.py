@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97fc0779d0a85def
-#   text hash     0804d881085d378e
+#   content hash  56ba399ef90a5f52
+#   text hash     9e9f8c2e9030e36b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

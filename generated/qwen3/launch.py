@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97fc0779d0a85def
-#   text hash     754eb074fd780cd6
+#   content hash  56ba399ef90a5f52
+#   text hash     950dcd2311c6a6f2
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97fc0779d0a85def
-#   text hash     44216105aed682bb
+#   content hash  56ba399ef90a5f52
+#   text hash     7059f72d80b0fbc8
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c90a9b37de4314a1
-#   text hash     97fb86b2c7c8ad4e
+#   content hash  965bcaed7854a10f
+#   text hash     66990de8e793dec6
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c90a9b37de4314a1
-#   text hash     2cbeb54931450693
+#   content hash  965bcaed7854a10f
+#   text hash     a91a1d8bef6f806a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c90a9b37de4314a1
-#   text hash     2b4f32b7631ec6a3
+#   content hash  965bcaed7854a10f
+#   text hash     cc2a02ea832af8aa
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c90a9b37de4314a1
-#   text hash     ec24ecc93da56bd0
+#   content hash  965bcaed7854a10f
+#   text hash     8348070b9f745495
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c90a9b37de4314a1
-#   text hash     406f4b15de1d25a1
+#   content hash  965bcaed7854a10f
+#   text hash     8214d1e92497cea8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  21fdbb97b65e0ca7
-#   text hash     2744eeb4f3d7c9a9
+#   content hash  0cdab3d302475b29
+#   text hash     64b2b127d31c8d02
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  21fdbb97b65e0ca7
-#   text hash     dc0167cff14bf097
+#   content hash  0cdab3d302475b29
+#   text hash     74b5373f61665faa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

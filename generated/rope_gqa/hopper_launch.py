@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  21fdbb97b65e0ca7
-#   text hash     5ccc7d79f803c857
+#   content hash  0cdab3d302475b29
+#   text hash     fbaa2ad59054e39a
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  21fdbb97b65e0ca7
-#   text hash     e1e3838e5dc91941
+#   content hash  0cdab3d302475b29
+#   text hash     58d8f5a1c50bde0d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

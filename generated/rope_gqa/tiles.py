@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  21fdbb97b65e0ca7
-#   text hash     1b17580a01a8d154
+#   content hash  0cdab3d302475b29
+#   text hash     f5eb1f34654d5c39
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

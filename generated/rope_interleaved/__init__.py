@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b124bbdd224a3550
-#   text hash     d6b9f058cd159703
+#   content hash  0eff4b1ab0d46338
+#   text hash     a1e2b056f19fca78
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b124bbdd224a3550
-#   text hash     862aa26469512d94
+#   content hash  0eff4b1ab0d46338
+#   text hash     1e3fb4b8fbaab94b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b124bbdd224a3550
-#   text hash     99d0764c3599a79b
+#   content hash  0eff4b1ab0d46338
+#   text hash     395bb24ea1f5a157
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

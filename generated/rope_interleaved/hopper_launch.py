@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b124bbdd224a3550
-#   text hash     64dc4ae94fee3c4a
+#   content hash  0eff4b1ab0d46338
+#   text hash     3b0ba239a32da032
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

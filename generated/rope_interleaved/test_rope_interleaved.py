@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b124bbdd224a3550
-#   text hash     ece6366f2f0a85da
+#   content hash  0eff4b1ab0d46338
+#   text hash     1aec3c73442723f4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  53167ba0761323ef
-#   text hash     f8f033cecdb16a9d
+#   content hash  d235e28545f5fc1f
+#   text hash     7a27babdf2a37fa1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

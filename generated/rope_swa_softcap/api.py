@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  53167ba0761323ef
-#   text hash     e9685c0f26a6b458
+#   content hash  d235e28545f5fc1f
+#   text hash     64529b18ac62a934
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  53167ba0761323ef
-#   text hash     617bffae618071b7
+#   content hash  d235e28545f5fc1f
+#   text hash     e117a319e5bf3418
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

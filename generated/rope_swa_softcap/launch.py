@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  53167ba0761323ef
-#   text hash     cab12c64eb90480e
+#   content hash  d235e28545f5fc1f
+#   text hash     5403ada888d06a17
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

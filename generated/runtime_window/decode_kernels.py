@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c10cb450ffee329
-#   text hash     ed19edf15dc94aa4
+#   content hash  9381a5469043e65e
+#   text hash     6fe3461f5ccc265e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c10cb450ffee329
-#   text hash     f1a28892a609f0e8
+#   content hash  9381a5469043e65e
+#   text hash     4dc31302cf7ba4a0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

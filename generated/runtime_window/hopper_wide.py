@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c10cb450ffee329
-#   text hash     f6ba3f15e43edbec
+#   content hash  9381a5469043e65e
+#   text hash     cf4dfc6975c4189a
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

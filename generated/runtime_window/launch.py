@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c10cb450ffee329
-#   text hash     3ae72caa706daa3c
+#   content hash  9381a5469043e65e
+#   text hash     7e1b86dc81292543
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c10cb450ffee329
-#   text hash     5d8014f0cb80f766
+#   content hash  9381a5469043e65e
+#   text hash     3f8e0e64046e5720
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4ffb80033b8e946
-#   text hash     6bd68d7a598c70f4
+#   content hash  a4d3aea2be39017d
+#   text hash     14a31d064eea9439
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4ffb80033b8e946
-#   text hash     ea5d88ca141fb67f
+#   content hash  a4d3aea2be39017d
+#   text hash     580674b2b461111d
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

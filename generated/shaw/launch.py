@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4ffb80033b8e946
-#   text hash     5021a538a6e63b55
+#   content hash  a4d3aea2be39017d
+#   text hash     5f2bd077f90c66db
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4ffb80033b8e946
-#   text hash     3fe8b387160d53c3
+#   content hash  a4d3aea2be39017d
+#   text hash     a2a2999139f8828e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

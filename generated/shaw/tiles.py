@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4ffb80033b8e946
-#   text hash     4b4b56c88984eefc
+#   content hash  a4d3aea2be39017d
+#   text hash     de2b0b6aaeb568bc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  85c67e954701d404
-#   text hash     aa4aff8e17d408db
+#   content hash  b926a70fd546c356
+#   text hash     b1cc2d24c0571690
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  85c67e954701d404
-#   text hash     a1cfcffe3aa0a18a
+#   content hash  b926a70fd546c356
+#   text hash     1113fc1c60880fe3
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  85c67e954701d404
-#   text hash     75a1afa633d34545
+#   content hash  b926a70fd546c356
+#   text hash     b85f1d5821f3c31b
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  85c67e954701d404
-#   text hash     6f18a280f1cf0c0d
+#   content hash  b926a70fd546c356
+#   text hash     b34cac2d2b5845d4
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

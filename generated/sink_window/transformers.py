@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  85c67e954701d404
-#   text hash     9e1309a8c49f888e
+#   content hash  b926a70fd546c356
+#   text hash     beb458f18183e202
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  907e8671b290b5c8
-#   text hash     6e93920a061d786f
+#   content hash  63bc1703bf2dda70
+#   text hash     660beb1b1a27df24
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

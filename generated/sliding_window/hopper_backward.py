@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  907e8671b290b5c8
-#   text hash     f948fb937f296cda
+#   content hash  63bc1703bf2dda70
+#   text hash     c0193e883943fa19
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  907e8671b290b5c8
-#   text hash     84183761081f255b
+#   content hash  63bc1703bf2dda70
+#   text hash     21c1c400ec5c3174
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  907e8671b290b5c8
-#   text hash     e7dfe8be60984e6c
+#   content hash  63bc1703bf2dda70
+#   text hash     b9f56a2cb389ee7c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

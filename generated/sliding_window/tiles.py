@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  907e8671b290b5c8
-#   text hash     b7b4677968d7df2a
+#   content hash  63bc1703bf2dda70
+#   text hash     9a1703db5b597ac7
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

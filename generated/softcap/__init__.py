@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695d8a94b360c0de
-#   text hash     5c595dd5d1538a0c
+#   content hash  2141047862bd407e
+#   text hash     7993c34fd564de46
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

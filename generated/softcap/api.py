@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695d8a94b360c0de
-#   text hash     d0e3c79069c454d6
+#   content hash  2141047862bd407e
+#   text hash     789ecdba060e5372
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695d8a94b360c0de
-#   text hash     e0ffc9cb94bb2c93
+#   content hash  2141047862bd407e
+#   text hash     a9de7986f00e62dc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695d8a94b360c0de
-#   text hash     de01e85ddd126332
+#   content hash  2141047862bd407e
+#   text hash     f5534b07de3caa7b
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  695d8a94b360c0de
-#   text hash     472721c1b7bba4c8
+#   content hash  2141047862bd407e
+#   text hash     99204cc8584f5810
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

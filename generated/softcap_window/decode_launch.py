@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c715f5897babf531
-#   text hash     cb0366c96a8f53f8
+#   content hash  b6de3ba015c3c0ec
+#   text hash     17b366445f036563
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

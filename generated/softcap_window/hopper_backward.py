@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c715f5897babf531
-#   text hash     828fe2eb0334e37b
+#   content hash  b6de3ba015c3c0ec
+#   text hash     d6312ffc309cac85
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

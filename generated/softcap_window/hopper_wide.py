@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c715f5897babf531
-#   text hash     8355f1abd59f6ad9
+#   content hash  b6de3ba015c3c0ec
+#   text hash     6412d10ac9d93480
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

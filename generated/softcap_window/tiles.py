@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c715f5897babf531
-#   text hash     b296d411d1f9e22c
+#   content hash  b6de3ba015c3c0ec
+#   text hash     c1013a189284d0fd
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

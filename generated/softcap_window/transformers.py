@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c715f5897babf531
-#   text hash     0c3f41b37f8f265f
+#   content hash  b6de3ba015c3c0ec
+#   text hash     a515a4db62b26f85
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  701a0fd04983ec3a
-#   text hash     1ba832cfc4389ebc
+#   content hash  f4b256eb23aa7c0e
+#   text hash     21b13aac1af6ad56
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

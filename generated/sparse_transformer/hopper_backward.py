@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  701a0fd04983ec3a
-#   text hash     bf805942aea223ce
+#   content hash  f4b256eb23aa7c0e
+#   text hash     4b0ad18fdc07ee53
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

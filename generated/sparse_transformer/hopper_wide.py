@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  701a0fd04983ec3a
-#   text hash     c03fefb38cdd87a8
+#   content hash  f4b256eb23aa7c0e
+#   text hash     de75732b606cc9e7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

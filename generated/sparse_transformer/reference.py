@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  701a0fd04983ec3a
-#   text hash     1ebb128482d4cdd5
+#   content hash  f4b256eb23aa7c0e
+#   text hash     0c3332e837974fdf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

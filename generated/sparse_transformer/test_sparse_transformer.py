@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  701a0fd04983ec3a
-#   text hash     a09679161f7e9d9e
+#   content hash  f4b256eb23aa7c0e
+#   text hash     247d220524ad5607
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85ea9d783ed601a9
-#   text hash     10446cb7a88aeab2
+#   content hash  2bc12a660ba89175
+#   text hash     128af747fbd02811
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

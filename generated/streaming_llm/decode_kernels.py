@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85ea9d783ed601a9
-#   text hash     3a9dde5750311247
+#   content hash  2bc12a660ba89175
+#   text hash     c6278dcb35238a9e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85ea9d783ed601a9
-#   text hash     35f6d2f958050d3a
+#   content hash  2bc12a660ba89175
+#   text hash     7c3c73e0943bc5b9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

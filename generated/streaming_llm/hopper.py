@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85ea9d783ed601a9
-#   text hash     ca0e43a09d4744f2
+#   content hash  2bc12a660ba89175
+#   text hash     fee61ab3c79db604
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

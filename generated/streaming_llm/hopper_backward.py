@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85ea9d783ed601a9
-#   text hash     8a0f6c11cc33c0a8
+#   content hash  2bc12a660ba89175
+#   text hash     1421bf6d5e322189
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48a0dbfc4f04013d
-#   text hash     3c859ff2e2c34393
+#   content hash  d1f85839e89c9b7c
+#   text hash     7cc6cd2bc7e6dbf7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

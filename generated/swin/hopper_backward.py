@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48a0dbfc4f04013d
-#   text hash     c6ae957260de1734
+#   content hash  d1f85839e89c9b7c
+#   text hash     1b9c5bbb6b5fac9a
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

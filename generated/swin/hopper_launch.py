@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48a0dbfc4f04013d
-#   text hash     8f0bfa83437f1ec4
+#   content hash  d1f85839e89c9b7c
+#   text hash     665b1090c0ccc59c
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

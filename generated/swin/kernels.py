@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48a0dbfc4f04013d
-#   text hash     54ad9debde8da85b
+#   content hash  d1f85839e89c9b7c
+#   text hash     d4afb090d714f8b7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48a0dbfc4f04013d
-#   text hash     72d495cf172e30c9
+#   content hash  d1f85839e89c9b7c
+#   text hash     b774437a09379f48
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48a0dbfc4f04013d
-#   text hash     9e5b94f9e01ebac6
+#   content hash  d1f85839e89c9b7c
+#   text hash     47ccabb946de69d5
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1842e6e24528eaed
-#   text hash     a9c0cfc70f721d34
+#   content hash  c9978d21692388a9
+#   text hash     0b1b82ae436fe60d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1842e6e24528eaed
-#   text hash     71405ef33535dfac
+#   content hash  c9978d21692388a9
+#   text hash     a13678c97466939e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1842e6e24528eaed
-#   text hash     c4167d4c8d76b45b
+#   content hash  c9978d21692388a9
+#   text hash     ac3985b7bdb21628
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

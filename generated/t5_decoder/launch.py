@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1842e6e24528eaed
-#   text hash     b0162c7826da46a9
+#   content hash  c9978d21692388a9
+#   text hash     daddc5975ffc366f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

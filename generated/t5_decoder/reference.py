@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1842e6e24528eaed
-#   text hash     483846b84c14d955
+#   content hash  c9978d21692388a9
+#   text hash     5cec8626b0d847f2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  db4b3ae6de7f5ea5
-#   text hash     b202d3d0b9fff5c4
+#   content hash  2d413cee637517c5
+#   text hash     d55558dc428999e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

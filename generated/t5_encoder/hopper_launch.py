@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  db4b3ae6de7f5ea5
-#   text hash     01ff780bfafc7673
+#   content hash  2d413cee637517c5
+#   text hash     2652079969770e64
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  db4b3ae6de7f5ea5
-#   text hash     3c8579c0132881cb
+#   content hash  2d413cee637517c5
+#   text hash     90bb457231c293a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  db4b3ae6de7f5ea5
-#   text hash     bdbad936d1049967
+#   content hash  2d413cee637517c5
+#   text hash     bd9e7d88e3936329
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  db4b3ae6de7f5ea5
-#   text hash     e55a02ead6ed1589
+#   content hash  2d413cee637517c5
+#   text hash     23ca0f782a96fa00
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cfab0a4858962d6
-#   text hash     cf20c01928aac11b
+#   content hash  976538466762f434
+#   text hash     1fddab4ba8e7bf4a
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cfab0a4858962d6
-#   text hash     6635c0e0137fd9ca
+#   content hash  976538466762f434
+#   text hash     68bb666f2e6b21df
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

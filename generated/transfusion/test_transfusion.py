@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cfab0a4858962d6
-#   text hash     1c7129da3cff657b
+#   content hash  976538466762f434
+#   text hash     067f48b8ae634ef2
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cfab0a4858962d6
-#   text hash     e79ff1f900564d34
+#   content hash  976538466762f434
+#   text hash     80bdc2f07c0b0c1e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18f48752abb2bcdf
-#   text hash     3266c723f2376600
+#   content hash  d77402a3f85a2b94
+#   text hash     f34aaa93d2181c0f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18f48752abb2bcdf
-#   text hash     7e73c3abf0e3dd59
+#   content hash  d77402a3f85a2b94
+#   text hash     7ada4b5408a834d4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18f48752abb2bcdf
-#   text hash     cd92ba5798254cea
+#   content hash  d77402a3f85a2b94
+#   text hash     2327c63b8242b673
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18f48752abb2bcdf
-#   text hash     76230bef48b8a945
+#   content hash  d77402a3f85a2b94
+#   text hash     d807158cc4f358bd
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18f48752abb2bcdf
-#   text hash     3df3f03f5acf2dbb
+#   content hash  d77402a3f85a2b94
+#   text hash     cd23f022bb11e83e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

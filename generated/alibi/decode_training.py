@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f5c02e6107ab379
-#   text hash     870db57e785ac93d
+#   content hash  8dbf5cb918c7c881
+#   text hash     e379143155afa381
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

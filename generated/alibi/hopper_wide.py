@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f5c02e6107ab379
-#   text hash     6ca03d2b2ae0793e
+#   content hash  8dbf5cb918c7c881
+#   text hash     b164ff95bc2191ce
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f5c02e6107ab379
-#   text hash     95b6424726fb759b
+#   content hash  8dbf5cb918c7c881
+#   text hash     004766d0269fe905
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

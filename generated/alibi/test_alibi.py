@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f5c02e6107ab379
-#   text hash     18f6dfadbd0d2c0f
+#   content hash  8dbf5cb918c7c881
+#   text hash     bc63301eb5253068
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

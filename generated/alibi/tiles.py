@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f5c02e6107ab379
-#   text hash     e0d9f1918ddb298d
+#   content hash  8dbf5cb918c7c881
+#   text hash     350577af2e100b00
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

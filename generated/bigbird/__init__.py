@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fe62f17f54242188
-#   text hash     d4b2dd59f025a13e
+#   content hash  aa32d15a93ec5219
+#   text hash     70a385258108460d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fe62f17f54242188
-#   text hash     c5f63b120e9a3f67
+#   content hash  aa32d15a93ec5219
+#   text hash     81545e3b0593544d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

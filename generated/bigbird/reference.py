@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fe62f17f54242188
-#   text hash     d9e7d6f58e75fae6
+#   content hash  aa32d15a93ec5219
+#   text hash     5887b0110c89799e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fe62f17f54242188
-#   text hash     e20840da5b13d927
+#   content hash  aa32d15a93ec5219
+#   text hash     8192b8a69baacb97
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  394732bf328a51f0
-#   text hash     1806d1fcfdf9bb7b
+#   content hash  54e2a595f0868374
+#   text hash     5c4f289389dd4fae
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  394732bf328a51f0
-#   text hash     0cdc9ac2d9a7504f
+#   content hash  54e2a595f0868374
+#   text hash     adb60daf2e0481dc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

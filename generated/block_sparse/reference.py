@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  394732bf328a51f0
-#   text hash     79ad9b499cabd352
+#   content hash  54e2a595f0868374
+#   text hash     5cfae8a2b6c734a3
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

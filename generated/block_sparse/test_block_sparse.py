@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  394732bf328a51f0
-#   text hash     261ed548a747b90c
+#   content hash  54e2a595f0868374
+#   text hash     846cbe097c3aa7a6
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

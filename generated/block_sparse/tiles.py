@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  394732bf328a51f0
-#   text hash     7f49082383ae0306
+#   content hash  54e2a595f0868374
+#   text hash     dc8f37aff7dbee7a
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

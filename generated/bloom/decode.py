@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc3f717049288ff0
-#   text hash     eca91da7f8c0db72
+#   content hash  7eda45cd441b651f
+#   text hash     cd5a54a6d6114ad4
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

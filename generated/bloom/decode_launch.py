@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc3f717049288ff0
-#   text hash     d2fb06dd949efa2d
+#   content hash  7eda45cd441b651f
+#   text hash     b140f4917479cd71
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc3f717049288ff0
-#   text hash     a91bde3cbd9d4f9b
+#   content hash  7eda45cd441b651f
+#   text hash     e5fdbf8ac794986f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

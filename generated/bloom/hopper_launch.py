@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc3f717049288ff0
-#   text hash     df367d6a83244ca4
+#   content hash  7eda45cd441b651f
+#   text hash     7ea403d805704d9e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc3f717049288ff0
-#   text hash     81080e89a55f4025
+#   content hash  7eda45cd441b651f
+#   text hash     96a0c7572d4c7be0
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

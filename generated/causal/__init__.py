@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     69e450f3f7fdbfc6
+#   content hash  1b5925622a0b3f90
+#   text hash     76246683b7d0cadf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

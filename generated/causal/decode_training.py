@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     c8019d65cc0308a7
+#   content hash  1b5925622a0b3f90
+#   text hash     667ac604bf4f0f85
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     eabc013d97eebf97
+#   content hash  1b5925622a0b3f90
+#   text hash     40de063d0b049e45
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

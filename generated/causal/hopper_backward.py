@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     897652f7b557add3
+#   content hash  1b5925622a0b3f90
+#   text hash     045716702b7261d3
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -315,7 +315,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     b, head = head // Hkv, head % Hkv

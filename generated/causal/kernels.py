@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     fbfacdaf8f5b184c
+#   content hash  1b5925622a0b3f90
+#   text hash     e112ca75b93de87c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

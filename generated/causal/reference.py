@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     d327ad2fbb3c8686
+#   content hash  1b5925622a0b3f90
+#   text hash     da5af16046655821
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     22ff1db218f88036
+#   content hash  1b5925622a0b3f90
+#   text hash     bc6da46497db4d28
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6e7c3ba611a7c3
-#   text hash     181331138d073ac1
+#   content hash  1b5925622a0b3f90
+#   text hash     9516d036c84a50ca
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

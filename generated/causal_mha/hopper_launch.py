@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1dbd43b7e9c51aef
-#   text hash     617d0651fc3fbdb8
+#   content hash  6ca047cce26213b4
+#   text hash     60701dacacb6bd18
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

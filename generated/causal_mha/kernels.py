@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1dbd43b7e9c51aef
-#   text hash     1566393e45e75d02
+#   content hash  6ca047cce26213b4
+#   text hash     564cfccc3ae59233
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

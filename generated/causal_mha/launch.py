@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1dbd43b7e9c51aef
-#   text hash     fff3d688c77cf46a
+#   content hash  6ca047cce26213b4
+#   text hash     c06875f2992af11b
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

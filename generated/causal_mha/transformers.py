@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1dbd43b7e9c51aef
-#   text hash     681ad76481273c27
+#   content hash  6ca047cce26213b4
+#   text hash     3297fa886c00f553
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

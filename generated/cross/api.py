@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c9a070fb44437113
-#   text hash     f4d34ea8cfb999f8
+#   content hash  61a53f76deb24756
+#   text hash     147b2b9f4f32b372
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

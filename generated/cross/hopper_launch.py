@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c9a070fb44437113
-#   text hash     8fb3006b835afc4f
+#   content hash  61a53f76deb24756
+#   text hash     88b104b228a842b0
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

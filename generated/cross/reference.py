@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c9a070fb44437113
-#   text hash     ab74a500cead86ca
+#   content hash  61a53f76deb24756
+#   text hash     f126425006c3bd71
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c9a070fb44437113
-#   text hash     4fe489853e25a26d
+#   content hash  61a53f76deb24756
+#   text hash     74047fcd953f0fd1
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

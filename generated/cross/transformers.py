@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c9a070fb44437113
-#   text hash     8e2ba1622c21910a
+#   content hash  61a53f76deb24756
+#   text hash     d073c09a3dc31586
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

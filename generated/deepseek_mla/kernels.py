@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b051694f590a60cb
-#   text hash     a27f685c4b72d61e
+#   content hash  31a36d7aa3507a87
+#   text hash     152cc7a3bc300b5c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b051694f590a60cb
-#   text hash     b3fc9d10069b7e2f
+#   content hash  31a36d7aa3507a87
+#   text hash     39f89abddaad1a88
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

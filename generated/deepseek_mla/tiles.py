@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b051694f590a60cb
-#   text hash     2f8e1375d2348c2b
+#   content hash  31a36d7aa3507a87
+#   text hash     4cf631ad170164bb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fd260a92c105fc10
-#   text hash     3da6f1b0eb2cc704
+#   content hash  07ee75f76870e5d3
+#   text hash     667ea816c1bd550e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fd260a92c105fc10
-#   text hash     1f7e6328e781e9ef
+#   content hash  07ee75f76870e5d3
+#   text hash     451956327d5bde7b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bcf57925da1ff60
-#   text hash     10a0de53fc03dcc9
+#   content hash  ebbe3c5fd4107186
+#   text hash     9bd1aa5e014a53f9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

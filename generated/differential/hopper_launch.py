@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bcf57925da1ff60
-#   text hash     613f9c5f2ad707c6
+#   content hash  ebbe3c5fd4107186
+#   text hash     3cfcabcb4840b44d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bcf57925da1ff60
-#   text hash     a19ffff731675280
+#   content hash  ebbe3c5fd4107186
+#   text hash     1e43877d8c6c019c
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

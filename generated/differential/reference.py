@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bcf57925da1ff60
-#   text hash     fb166c6190368614
+#   content hash  ebbe3c5fd4107186
+#   text hash     01a666271d96a32a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bcf57925da1ff60
-#   text hash     46789bdf0bfcfc11
+#   content hash  ebbe3c5fd4107186
+#   text hash     34a044adb9a8456f
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

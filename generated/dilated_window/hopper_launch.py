@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd96929dd217f008
-#   text hash     cea2c85b4928f016
+#   content hash  2e892299512aa6ab
+#   text hash     019ef6802ac3b7ba
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd96929dd217f008
-#   text hash     0cae30d42bdcb0d3
+#   content hash  2e892299512aa6ab
+#   text hash     1ad1d8e7f50a97e8
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

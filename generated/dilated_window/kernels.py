@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd96929dd217f008
-#   text hash     8aeff76b6677af13
+#   content hash  2e892299512aa6ab
+#   text hash     b406a7450605e720
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd96929dd217f008
-#   text hash     02b22058fa7cb318
+#   content hash  2e892299512aa6ab
+#   text hash     be2194330061a4dd
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd96929dd217f008
-#   text hash     24f662a6a3a13181
+#   content hash  2e892299512aa6ab
+#   text hash     7e742c0d5c9f93a4
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

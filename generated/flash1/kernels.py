@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  af709b02042eb4d7
-#   text hash     5e6c4325ccd383ce
+#   content hash  79e21e55d77356ae
+#   text hash     947edfcaa8957b35
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  af709b02042eb4d7
-#   text hash     643c98536963c80e
+#   content hash  79e21e55d77356ae
+#   text hash     8be2b978677b2508
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  af709b02042eb4d7
-#   text hash     87faf52f1a4dcd36
+#   content hash  79e21e55d77356ae
+#   text hash     581b12152851862b
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  af709b02042eb4d7
-#   text hash     91bfde21bccf162e
+#   content hash  79e21e55d77356ae
+#   text hash     72dbffa0ff48603f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

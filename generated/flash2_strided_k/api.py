@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5700bb79b4cb1cf3
-#   text hash     beeeac9bba67e25e
+#   content hash  97d77d74dcc1567c
+#   text hash     1aacd3fb6e2f8ef3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

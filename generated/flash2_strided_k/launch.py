@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5700bb79b4cb1cf3
-#   text hash     659f37af470ef0ef
+#   content hash  97d77d74dcc1567c
+#   text hash     ccf570228f08b22b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

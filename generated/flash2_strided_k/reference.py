@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5700bb79b4cb1cf3
-#   text hash     6c75367e09495bce
+#   content hash  97d77d74dcc1567c
+#   text hash     030a77b2ddde9bf3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5700bb79b4cb1cf3
-#   text hash     7d717974a1205d13
+#   content hash  97d77d74dcc1567c
+#   text hash     4d25e6ddc3163168
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

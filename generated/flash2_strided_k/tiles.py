@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5700bb79b4cb1cf3
-#   text hash     939a5e84a51fb4c4
+#   content hash  97d77d74dcc1567c
+#   text hash     9148102355037e9c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8df2f11f6d03343f
-#   text hash     ce3f68be530fbb58
+#   content hash  53dd9c8d702b0a95
+#   text hash     f9e5358ea5b52c85
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8df2f11f6d03343f
-#   text hash     23ee725de6040abb
+#   content hash  53dd9c8d702b0a95
+#   text hash     bb2b281489fa4cd3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

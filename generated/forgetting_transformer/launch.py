@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8df2f11f6d03343f
-#   text hash     37817d0e561be911
+#   content hash  53dd9c8d702b0a95
+#   text hash     d9ee103d5b5afd2a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

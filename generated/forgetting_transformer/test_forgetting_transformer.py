@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8df2f11f6d03343f
-#   text hash     9d52911e01641366
+#   content hash  53dd9c8d702b0a95
+#   text hash     cad5c35ac54ca778
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

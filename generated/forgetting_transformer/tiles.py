@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8df2f11f6d03343f
-#   text hash     73377eccf4cae393
+#   content hash  53dd9c8d702b0a95
+#   text hash     51f4de3c9c9a383e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

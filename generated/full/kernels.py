@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8029670ba365aa47
-#   text hash     1fc6eec57545b3b4
+#   content hash  0c2d72e7ad3035fc
+#   text hash     ff9fb1ed7d699c4a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

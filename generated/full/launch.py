@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8029670ba365aa47
-#   text hash     4c558afee9481daa
+#   content hash  0c2d72e7ad3035fc
+#   text hash     7dba547ada3ee13a
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8029670ba365aa47
-#   text hash     3fe9dddfe26e2994
+#   content hash  0c2d72e7ad3035fc
+#   text hash     a69bbf12e0734046
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8029670ba365aa47
-#   text hash     12e2f3c006b708f4
+#   content hash  0c2d72e7ad3035fc
+#   text hash     e506e6551e7c744d
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

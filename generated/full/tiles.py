@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8029670ba365aa47
-#   text hash     1aff0a60f56a9024
+#   content hash  0c2d72e7ad3035fc
+#   text hash     e5c1ad4a5325346c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f6adfacfb0a08e5c
-#   text hash     ebe02dabddb1e935
+#   content hash  82c20afa9ac3016d
+#   text hash     d7a40aa57e9a737e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f6adfacfb0a08e5c
-#   text hash     e3e46f3b4ace1106
+#   content hash  82c20afa9ac3016d
+#   text hash     a2e19c50b8e6e067
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f6adfacfb0a08e5c
-#   text hash     9085c7385c14f973
+#   content hash  82c20afa9ac3016d
+#   text hash     855cb2026ab0006a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f6adfacfb0a08e5c
-#   text hash     2acf4d7a9d674613
+#   content hash  82c20afa9ac3016d
+#   text hash     1eafe2c04a51752a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f6adfacfb0a08e5c
-#   text hash     36afba1462ce523f
+#   content hash  82c20afa9ac3016d
+#   text hash     763ae0d83b73e335
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

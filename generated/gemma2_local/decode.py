@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cad66ab9838095a3
-#   text hash     c0a2cd1f3d9f4c64
+#   content hash  7fafad321b7d2ea0
+#   text hash     6b1ec12b0e07fff8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cad66ab9838095a3
-#   text hash     381a0bba7af1ea16
+#   content hash  7fafad321b7d2ea0
+#   text hash     d838fcf470339aeb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cad66ab9838095a3
-#   text hash     a53cd4032fd9334c
+#   content hash  7fafad321b7d2ea0
+#   text hash     b5b6cad0f8ed3ffb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cad66ab9838095a3
-#   text hash     28461501d04e64c2
+#   content hash  7fafad321b7d2ea0
+#   text hash     66ceaf99a1ecd9db
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -323,7 +323,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     b, head = head // Hkv, head % Hkv

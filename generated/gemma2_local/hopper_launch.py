@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cad66ab9838095a3
-#   text hash     ace5f3053bf01591
+#   content hash  7fafad321b7d2ea0
+#   text hash     08895fe3909bc0f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f082912a1610c65
-#   text hash     e05ee7282bdd64b2
+#   content hash  0a8019aa7f96ff8e
+#   text hash     1bbc1132e7a8011a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f082912a1610c65
-#   text hash     f08a109fc2c584b8
+#   content hash  0a8019aa7f96ff8e
+#   text hash     0193d82e6521c028
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

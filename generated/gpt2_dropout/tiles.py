@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f082912a1610c65
-#   text hash     095c87dc30fd9f62
+#   content hash  0a8019aa7f96ff8e
+#   text hash     51dc508dbfad4685
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

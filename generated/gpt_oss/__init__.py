@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0610c5262d716770
-#   text hash     65d804bb021a0b2f
+#   content hash  4b0d47ebd05a6afa
+#   text hash     8276acaa20c579b7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

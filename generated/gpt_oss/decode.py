@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0610c5262d716770
-#   text hash     87298bdb86688cda
+#   content hash  4b0d47ebd05a6afa
+#   text hash     4cfb5b5f49ca4ce0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0610c5262d716770
-#   text hash     804c32fa793e9b01
+#   content hash  4b0d47ebd05a6afa
+#   text hash     202804c6828e8ed4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

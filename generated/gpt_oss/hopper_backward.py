@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0610c5262d716770
-#   text hash     73998ab20ee70da4
+#   content hash  4b0d47ebd05a6afa
+#   text hash     c328f12d0652c8ca
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -316,7 +316,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     b, head = head // Hkv, head % Hkv

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0610c5262d716770
-#   text hash     74810db82b97009d
+#   content hash  4b0d47ebd05a6afa
+#   text hash     37698f0a17d26066
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

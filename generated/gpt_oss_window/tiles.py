@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3785092560604299
-#   text hash     16162b45ad464952
+#   content hash  9da1ea059551c506
+#   text hash     a2d25762a6cd9c5e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c844250c80b8c4df
-#   text hash     b232aaa3c744f029
+#   content hash  3318e1b480d92070
+#   text hash     aa2ba5e483f5e538
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

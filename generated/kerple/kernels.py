@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c844250c80b8c4df
-#   text hash     fa6eb673ef3d6ed1
+#   content hash  3318e1b480d92070
+#   text hash     62338aa21d7108f7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c844250c80b8c4df
-#   text hash     416659d91806e1d6
+#   content hash  3318e1b480d92070
+#   text hash     9ac85f8be4122ef2
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

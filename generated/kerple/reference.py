@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c844250c80b8c4df
-#   text hash     157db0703add0191
+#   content hash  3318e1b480d92070
+#   text hash     0e8edc5145bdffd9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c844250c80b8c4df
-#   text hash     f01c6fc292ab0e8e
+#   content hash  3318e1b480d92070
+#   text hash     061cb0784d256111
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

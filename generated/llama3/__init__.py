@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e217eaac81bfe1fb
-#   text hash     dc5bf0963b210f10
+#   content hash  ffa32296764448ad
+#   text hash     50563686977462a7
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

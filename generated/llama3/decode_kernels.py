@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e217eaac81bfe1fb
-#   text hash     2d0c315ba0208918
+#   content hash  ffa32296764448ad
+#   text hash     b811d26234612945
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e217eaac81bfe1fb
-#   text hash     660bb6f565c2be70
+#   content hash  ffa32296764448ad
+#   text hash     b83b672dd9afc8da
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

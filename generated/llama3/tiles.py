@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e217eaac81bfe1fb
-#   text hash     5eedebbfcb7d4a44
+#   content hash  ffa32296764448ad
+#   text hash     27aceab4caefa478
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0a9f28e019eb8fb2
-#   text hash     602f884114c4b06c
+#   content hash  2e3f2cd1b6fc7b0d
+#   text hash     18c59fbfadc8fbf4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

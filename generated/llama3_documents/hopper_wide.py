@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0a9f28e019eb8fb2
-#   text hash     9260424baec299c5
+#   content hash  2e3f2cd1b6fc7b0d
+#   text hash     3b25c24ee1d241b6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0a9f28e019eb8fb2
-#   text hash     dce6f3c3fd8575eb
+#   content hash  2e3f2cd1b6fc7b0d
+#   text hash     473fad91a5705067
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

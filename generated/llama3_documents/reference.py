@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0a9f28e019eb8fb2
-#   text hash     58d65ac73aa81b9e
+#   content hash  2e3f2cd1b6fc7b0d
+#   text hash     0827e41cec72a38e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

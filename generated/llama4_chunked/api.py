@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  52f43603da416a5a
-#   text hash     cebca1a928dbd867
+#   content hash  362f0af20b38a2eb
+#   text hash     09016d82159aa08f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

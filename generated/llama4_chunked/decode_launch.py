@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  52f43603da416a5a
-#   text hash     4ecc300267532f98
+#   content hash  362f0af20b38a2eb
+#   text hash     b23a8c6ce037d61d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  52f43603da416a5a
-#   text hash     c915d260a422422c
+#   content hash  362f0af20b38a2eb
+#   text hash     9efc928cbd17078c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

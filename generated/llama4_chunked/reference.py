@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  52f43603da416a5a
-#   text hash     156c52bb793ef162
+#   content hash  362f0af20b38a2eb
+#   text hash     2bf53edd2cd35751
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b45c8f6af3f1dbed
-#   text hash     2ecf6700193b62ca
+#   content hash  4b86772cc74b34e3
+#   text hash     79eb1b5d58dc3c27
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

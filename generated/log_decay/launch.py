@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b45c8f6af3f1dbed
-#   text hash     3f8263e4c345cc1d
+#   content hash  4b86772cc74b34e3
+#   text hash     a5dc97acf1e76fec
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

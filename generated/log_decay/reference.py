@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b45c8f6af3f1dbed
-#   text hash     2699c2bc63a78e84
+#   content hash  4b86772cc74b34e3
+#   text hash     c19195a3586a1c7f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b45c8f6af3f1dbed
-#   text hash     62354dd777ba5ab4
+#   content hash  4b86772cc74b34e3
+#   text hash     410ac005d43059df
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

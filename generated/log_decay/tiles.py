@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b45c8f6af3f1dbed
-#   text hash     8567aa0342dc5c0b
+#   content hash  4b86772cc74b34e3
+#   text hash     387b947cd03887e9
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8fe812e3acd38f4d
-#   text hash     68860458ff8bd1fe
+#   content hash  e3f2a6d2c5b0c645
+#   text hash     0fca9da213718fcd
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

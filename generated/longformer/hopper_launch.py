@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8fe812e3acd38f4d
-#   text hash     48067949460f7b0b
+#   content hash  e3f2a6d2c5b0c645
+#   text hash     55d01b6e9c1288b8
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8fe812e3acd38f4d
-#   text hash     49fcfbd877f7eb00
+#   content hash  e3f2a6d2c5b0c645
+#   text hash     2adc2d85ece5e50f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

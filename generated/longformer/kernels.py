@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8fe812e3acd38f4d
-#   text hash     b3f9bd9ffc18de08
+#   content hash  e3f2a6d2c5b0c645
+#   text hash     cbc697a25d57d712
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8fe812e3acd38f4d
-#   text hash     42b9b663add7357b
+#   content hash  e3f2a6d2c5b0c645
+#   text hash     85f59a863efa3a72
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cadd3949dec9f741
-#   text hash     c51d2507075d6323
+#   content hash  977e3fa3af6b7222
+#   text hash     1721752b6ecbdfe1
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

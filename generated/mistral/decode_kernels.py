@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cadd3949dec9f741
-#   text hash     1d062f2918f8ccf2
+#   content hash  977e3fa3af6b7222
+#   text hash     4c886e469b2243cf
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cadd3949dec9f741
-#   text hash     119174228c51a0f0
+#   content hash  977e3fa3af6b7222
+#   text hash     dcfffc9145748a3a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cadd3949dec9f741
-#   text hash     1647f6fc4c1c7123
+#   content hash  977e3fa3af6b7222
+#   text hash     a304c9e36f09dbc1
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cadd3949dec9f741
-#   text hash     18431ab06b4582fe
+#   content hash  977e3fa3af6b7222
+#   text hash     8c6065f883dd266b
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30f95a61f30faa44
-#   text hash     49c09fd8c7be0a7d
+#   content hash  cfae4b8a1a8e6735
+#   text hash     b726905c5f1080c6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30f95a61f30faa44
-#   text hash     6152fc2b40c58ca5
+#   content hash  cfae4b8a1a8e6735
+#   text hash     d8153bba95212505
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30f95a61f30faa44
-#   text hash     eb3d184980b642bc
+#   content hash  cfae4b8a1a8e6735
+#   text hash     fa81356821f3dd09
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30f95a61f30faa44
-#   text hash     f81860d48ab17492
+#   content hash  cfae4b8a1a8e6735
+#   text hash     4e741a04dcc8e397
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

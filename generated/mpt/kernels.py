@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30f95a61f30faa44
-#   text hash     6ef126c1684c8aab
+#   content hash  cfae4b8a1a8e6735
+#   text hash     76e03ff2f3ce5cd5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

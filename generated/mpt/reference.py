@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30f95a61f30faa44
-#   text hash     561ce0c01468de11
+#   content hash  cfae4b8a1a8e6735
+#   text hash     0475097bd3ed5e36
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30f95a61f30faa44
-#   text hash     6c466277a8a740a1
+#   content hash  cfae4b8a1a8e6735
+#   text hash     b75d2eb0ba76b38d
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e1072aa12423a66
-#   text hash     9c8bbacdb9cb8735
+#   content hash  f225333b16866c15
+#   text hash     db887691f1ae206a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e1072aa12423a66
-#   text hash     8553fe5954e9e9fd
+#   content hash  f225333b16866c15
+#   text hash     c4b15a8ce027e3b1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c84b69b9cd041493
-#   text hash     9a119f37a866f909
+#   content hash  9b83d28f35172a64
+#   text hash     f5d8c8fa3377ee5f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

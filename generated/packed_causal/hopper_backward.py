@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c84b69b9cd041493
-#   text hash     3664d4832c6a60da
+#   content hash  9b83d28f35172a64
+#   text hash     0bb7cc990ffe02ac
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -343,7 +343,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N: tl.constexpr):
-    """The tile of keys at a place in the order of all tiles, its sequence, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
     head = place % group + place // (group * tiles) % groups * group
     slot = place // group % tiles + place // (group * tiles * groups) * tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)

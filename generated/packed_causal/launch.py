@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c84b69b9cd041493
-#   text hash     de491463f355ec7d
+#   content hash  9b83d28f35172a64
+#   text hash     1699af6e79e0712b
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

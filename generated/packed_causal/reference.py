@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c84b69b9cd041493
-#   text hash     b3227f8df8e8c3ac
+#   content hash  9b83d28f35172a64
+#   text hash     75fef688c9d27627
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c84b69b9cd041493
-#   text hash     9099075b6cd2f6ac
+#   content hash  9b83d28f35172a64
+#   text hash     a8a71b460b3ed02f
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  511dc789d93a09df
-#   text hash     7d5eb4ced30c1d04
+#   content hash  41223e98851c03bf
+#   text hash     2bcddbdcd47ceb39
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

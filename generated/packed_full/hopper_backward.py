@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  511dc789d93a09df
-#   text hash     7aee682937ef154e
+#   content hash  41223e98851c03bf
+#   text hash     c39683453aeaa4c4
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -330,7 +330,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N: tl.constexpr):
-    """The tile of keys at a place in the order of all tiles, its sequence, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
     head = place % group + place // (group * tiles) % groups * group
     slot = place // group % tiles + place // (group * tiles * groups) * tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)

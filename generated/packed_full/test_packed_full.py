@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  511dc789d93a09df
-#   text hash     1a2e39d5eadff06a
+#   content hash  41223e98851c03bf
+#   text hash     4427359ad67d8984
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  511dc789d93a09df
-#   text hash     d194a08f45a190f2
+#   content hash  41223e98851c03bf
+#   text hash     82416b87808b8923
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

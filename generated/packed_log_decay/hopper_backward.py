@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03b4b29818458dab
-#   text hash     b5d6fec4f3a7039b
+#   content hash  08816115789c41f4
+#   text hash     cad4e7a32d740815
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -412,7 +412,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N: tl.constexpr):
-    """The tile of keys at a place in the order of all tiles, its sequence, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
     head = place % group + place // (group * tiles) % groups * group
     slot = place // group % tiles + place // (group * tiles * groups) * tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03b4b29818458dab
-#   text hash     6c192809eb7938f4
+#   content hash  08816115789c41f4
+#   text hash     f91168c25c0f685e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03b4b29818458dab
-#   text hash     bcdbad96efb0ed40
+#   content hash  08816115789c41f4
+#   text hash     b2b7a496195f5827
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03b4b29818458dab
-#   text hash     54d72790eb58e529
+#   content hash  08816115789c41f4
+#   text hash     5eb9f8062423f5ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

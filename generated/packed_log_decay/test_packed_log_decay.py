@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03b4b29818458dab
-#   text hash     9955ab7ca85c8246
+#   content hash  08816115789c41f4
+#   text hash     e1fd7ce7508af720
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

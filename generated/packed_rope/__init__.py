@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693759646ddd305
-#   text hash     b7b386d9fc9bece0
+#   content hash  db5d051b35b77eee
+#   text hash     7e3a892a1c7d46f3
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

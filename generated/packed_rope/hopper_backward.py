@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693759646ddd305
-#   text hash     715f19067f5a8ca8
+#   content hash  db5d051b35b77eee
+#   text hash     94c0e17779f1261e
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -344,7 +344,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, cu_seqlens_k_ptr, sequences, tiles, group, groups, BLOCK_N: tl.constexpr):
-    """The tile of keys at a place in the order of all tiles, its sequence, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its sequence and its key head."""
     head = place % group + place // (group * tiles) % groups * group
     slot = place // group % tiles + place // (group * tiles * groups) * tiles
     b, tile = find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)

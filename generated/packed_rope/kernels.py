@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693759646ddd305
-#   text hash     2a20548e5a8771c4
+#   content hash  db5d051b35b77eee
+#   text hash     816534d25f7398d0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693759646ddd305
-#   text hash     3c8aa1d93e2bcd48
+#   content hash  db5d051b35b77eee
+#   text hash     7b3651e281a5628a
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

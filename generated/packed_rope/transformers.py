@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693759646ddd305
-#   text hash     3ea846fc0f5fd174
+#   content hash  db5d051b35b77eee
+#   text hash     8c0b2754bdb6331e
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

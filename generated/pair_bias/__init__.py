@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  776d21b26ffee1ad
-#   text hash     8f76df5496791d88
+#   content hash  1b71740753309db7
+#   text hash     08186670a2fb2ca6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  776d21b26ffee1ad
-#   text hash     ffd5e3ecee36bd11
+#   content hash  1b71740753309db7
+#   text hash     807bb4ee367267b6
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

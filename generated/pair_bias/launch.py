@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  776d21b26ffee1ad
-#   text hash     4b76d2c01e35c0e2
+#   content hash  1b71740753309db7
+#   text hash     a92dc42656d3acd0
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  776d21b26ffee1ad
-#   text hash     55c4880ad8387d72
+#   content hash  1b71740753309db7
+#   text hash     771469a2b456bae3
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  776d21b26ffee1ad
-#   text hash     61d5cb97ccae1ac3
+#   content hash  1b71740753309db7
+#   text hash     6b761ac188f30f08
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

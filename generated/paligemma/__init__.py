@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b818ef91be244c5
-#   text hash     780f4ec7adb23737
+#   content hash  ef66cfef0c2fb71a
+#   text hash     bb08ce55f47b2111
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b818ef91be244c5
-#   text hash     df6bbfadb808cfca
+#   content hash  ef66cfef0c2fb71a
+#   text hash     70982a75a24de881
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b818ef91be244c5
-#   text hash     a5eb393d479073a0
+#   content hash  ef66cfef0c2fb71a
+#   text hash     89e0db1e2d652a47
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

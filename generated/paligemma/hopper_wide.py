@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b818ef91be244c5
-#   text hash     8a4100ffcfe8de95
+#   content hash  ef66cfef0c2fb71a
+#   text hash     f8b8bb969aa77c50
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b818ef91be244c5
-#   text hash     6b6060b39af70bf1
+#   content hash  ef66cfef0c2fb71a
+#   text hash     8bc0ed903bb08a10
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  412b518d42908b77
-#   text hash     d55ff83d04e7b4c7
+#   content hash  5d3ace722aa8644e
+#   text hash     434cafa56bce3533
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  412b518d42908b77
-#   text hash     eef4250d0e12a8d7
+#   content hash  5d3ace722aa8644e
+#   text hash     975ab8a4ad4b98e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

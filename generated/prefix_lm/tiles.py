@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  412b518d42908b77
-#   text hash     8e732456d450c611
+#   content hash  5d3ace722aa8644e
+#   text hash     629ffd7ca87008db
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

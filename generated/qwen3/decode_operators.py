@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  56ba399ef90a5f52
-#   text hash     a737ec57a0d0db9a
+#   content hash  99a9178b6322892b
+#   text hash     60ab3857558f8825
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  56ba399ef90a5f52
-#   text hash     40bc5d970f356ef0
+#   content hash  99a9178b6322892b
+#   text hash     d9839fdfc5b5c0b5
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  56ba399ef90a5f52
-#   text hash     7d34f686be769b53
+#   content hash  99a9178b6322892b
+#   text hash     28486095623642e4
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  56ba399ef90a5f52
-#   text hash     9e9f8c2e9030e36b
+#   content hash  99a9178b6322892b
+#   text hash     0ef51aa0fbe0ed33
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

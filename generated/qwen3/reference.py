@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  56ba399ef90a5f52
-#   text hash     775cca8d3846d317
+#   content hash  99a9178b6322892b
+#   text hash     527a874ecbbf2710
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

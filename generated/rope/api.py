@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  965bcaed7854a10f
-#   text hash     a91a1d8bef6f806a
+#   content hash  9781f13896a0b488
+#   text hash     86c8724fa0531575
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

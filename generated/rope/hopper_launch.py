@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  965bcaed7854a10f
-#   text hash     05e3ef13a1be4992
+#   content hash  9781f13896a0b488
+#   text hash     0e60cbeb4566eb0e
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

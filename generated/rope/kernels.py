@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  965bcaed7854a10f
-#   text hash     93c4d2cdf59e89c9
+#   content hash  9781f13896a0b488
+#   text hash     f8daae7d25a8c631
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

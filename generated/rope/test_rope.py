@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  965bcaed7854a10f
-#   text hash     d75e41036dcb3d2d
+#   content hash  9781f13896a0b488
+#   text hash     3a66239c83c5e00a
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  965bcaed7854a10f
-#   text hash     8214d1e92497cea8
+#   content hash  9781f13896a0b488
+#   text hash     75a039e3c0a0f0e3
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0cdab3d302475b29
-#   text hash     112d57004a6d05a9
+#   content hash  f803ca96dfe74c70
+#   text hash     ba5c468c599e4f3d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

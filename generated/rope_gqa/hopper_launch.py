@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0cdab3d302475b29
-#   text hash     fbaa2ad59054e39a
+#   content hash  f803ca96dfe74c70
+#   text hash     2cadffd15f7f501e
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0cdab3d302475b29
-#   text hash     b372a54616b4e824
+#   content hash  f803ca96dfe74c70
+#   text hash     d58de41f410dec7f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

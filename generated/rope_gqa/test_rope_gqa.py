@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0cdab3d302475b29
-#   text hash     f6d53daae2980d14
+#   content hash  f803ca96dfe74c70
+#   text hash     0cc3d1178904b511
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

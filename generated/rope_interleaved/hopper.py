@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eff4b1ab0d46338
-#   text hash     1a59224cdfadbdc5
+#   content hash  9a874983bb567d92
+#   text hash     378296d5297d5fe0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

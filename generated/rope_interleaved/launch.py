@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eff4b1ab0d46338
-#   text hash     a6359f87ff0f4a77
+#   content hash  9a874983bb567d92
+#   text hash     c57fc845f8334f00
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eff4b1ab0d46338
-#   text hash     78a3ef614c39d8ca
+#   content hash  9a874983bb567d92
+#   text hash     bb622c7f99103acb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

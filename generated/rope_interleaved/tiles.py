@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eff4b1ab0d46338
-#   text hash     90e7792c31796a62
+#   content hash  9a874983bb567d92
+#   text hash     6ecfa0f081217835
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d235e28545f5fc1f
-#   text hash     64529b18ac62a934
+#   content hash  0ba79a628e36ada1
+#   text hash     fd205ca970a5429a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

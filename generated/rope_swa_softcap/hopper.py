@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d235e28545f5fc1f
-#   text hash     400e55b3f2639ddf
+#   content hash  0ba79a628e36ada1
+#   text hash     604b716a11ffe6f2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d235e28545f5fc1f
-#   text hash     e117a319e5bf3418
+#   content hash  0ba79a628e36ada1
+#   text hash     d78f8f63f4171e1e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9381a5469043e65e
-#   text hash     4dc31302cf7ba4a0
+#   content hash  a81987b4cf7e41a1
+#   text hash     d685c7b1348765e3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9381a5469043e65e
-#   text hash     a9b9b11f3833c39c
+#   content hash  a81987b4cf7e41a1
+#   text hash     f0649f875d301ba3
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9381a5469043e65e
-#   text hash     7e1b86dc81292543
+#   content hash  a81987b4cf7e41a1
+#   text hash     0983b168d7594433
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9381a5469043e65e
-#   text hash     02314afc83ea4e01
+#   content hash  a81987b4cf7e41a1
+#   text hash     066a2c4bf30b21a6
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9381a5469043e65e
-#   text hash     3f8e0e64046e5720
+#   content hash  a81987b4cf7e41a1
+#   text hash     8138f39535901add
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

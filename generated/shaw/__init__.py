@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a4d3aea2be39017d
-#   text hash     14a31d064eea9439
+#   content hash  61ad2b6081a4e97b
+#   text hash     08661ced89d2ee29
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

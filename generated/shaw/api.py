@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a4d3aea2be39017d
-#   text hash     768b9f6257a1b8ec
+#   content hash  61ad2b6081a4e97b
+#   text hash     68c703159a1f99c7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a4d3aea2be39017d
-#   text hash     5f2bd077f90c66db
+#   content hash  61ad2b6081a4e97b
+#   text hash     d1612ecb62c43fef
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

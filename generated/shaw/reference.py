@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a4d3aea2be39017d
-#   text hash     a2a2999139f8828e
+#   content hash  61ad2b6081a4e97b
+#   text hash     65e349dbe6688a84
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a4d3aea2be39017d
-#   text hash     de2b0b6aaeb568bc
+#   content hash  61ad2b6081a4e97b
+#   text hash     84ccf9a2a48abc27
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b926a70fd546c356
-#   text hash     ea54b5c79e0db5cf
+#   content hash  ca1c1cc693aa3e1a
+#   text hash     0ad869a0842278a3
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b926a70fd546c356
-#   text hash     2a79dea68e5e1fe2
+#   content hash  ca1c1cc693aa3e1a
+#   text hash     3de50e9bf45bd266
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

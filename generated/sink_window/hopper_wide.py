@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b926a70fd546c356
-#   text hash     e2b6a3017f8a98d9
+#   content hash  ca1c1cc693aa3e1a
+#   text hash     8d0dbd3c4d4d063e
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

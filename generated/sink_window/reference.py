@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b926a70fd546c356
-#   text hash     005f66e0825d3776
+#   content hash  ca1c1cc693aa3e1a
+#   text hash     e73a459729446721
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

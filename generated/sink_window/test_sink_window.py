@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b926a70fd546c356
-#   text hash     b34cac2d2b5845d4
+#   content hash  ca1c1cc693aa3e1a
+#   text hash     c443bf96f52beb04
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

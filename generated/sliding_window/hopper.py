@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  63bc1703bf2dda70
-#   text hash     649e33d766c6cfa6
+#   content hash  d44494dd139692bb
+#   text hash     3e293b35b94b05fa
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

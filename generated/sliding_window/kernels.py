@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  63bc1703bf2dda70
-#   text hash     b9f56a2cb389ee7c
+#   content hash  d44494dd139692bb
+#   text hash     7927aaf02fa81fde
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  63bc1703bf2dda70
-#   text hash     b5effe7f96b9c862
+#   content hash  d44494dd139692bb
+#   text hash     16f57aaef9cbbfb4
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

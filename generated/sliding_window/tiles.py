@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  63bc1703bf2dda70
-#   text hash     9a1703db5b597ac7
+#   content hash  d44494dd139692bb
+#   text hash     63509f933b12194a
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

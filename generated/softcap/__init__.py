@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2141047862bd407e
-#   text hash     7993c34fd564de46
+#   content hash  1da848544640ce4e
+#   text hash     73771e054f39066b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

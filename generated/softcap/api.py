@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2141047862bd407e
-#   text hash     789ecdba060e5372
+#   content hash  1da848544640ce4e
+#   text hash     90747de8b6fa10e1
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2141047862bd407e
-#   text hash     d33cc8f21ff5549f
+#   content hash  1da848544640ce4e
+#   text hash     cc6ebf84ad0b4245
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

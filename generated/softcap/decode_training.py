@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2141047862bd407e
-#   text hash     de1e35f923459219
+#   content hash  1da848544640ce4e
+#   text hash     79acff3e25dd4f5b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

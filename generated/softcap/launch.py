@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2141047862bd407e
-#   text hash     f5534b07de3caa7b
+#   content hash  1da848544640ce4e
+#   text hash     77dd55f52cf96247
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b6de3ba015c3c0ec
-#   text hash     78b5c599266a0a54
+#   content hash  aa416a53da951618
+#   text hash     fc5f5eba70ed7064
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b6de3ba015c3c0ec
-#   text hash     371370e2cc7984a5
+#   content hash  aa416a53da951618
+#   text hash     27603dfeddff68b9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

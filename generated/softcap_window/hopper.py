@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b6de3ba015c3c0ec
-#   text hash     bc7cba283e9dc586
+#   content hash  aa416a53da951618
+#   text hash     8813425b9366f71a
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b6de3ba015c3c0ec
-#   text hash     0bf8f7854a018bd5
+#   content hash  aa416a53da951618
+#   text hash     8f83e25d705f29a6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b6de3ba015c3c0ec
-#   text hash     19cb14879a14d8d9
+#   content hash  aa416a53da951618
+#   text hash     7009c14b468a2a63
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f4b256eb23aa7c0e
-#   text hash     4b0ad18fdc07ee53
+#   content hash  f7e92c6612e24893
+#   text hash     778f7d21afc49c8f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -318,7 +318,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     b, head = head // Hkv, head % Hkv

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f4b256eb23aa7c0e
-#   text hash     c327aa1ec76bf358
+#   content hash  f7e92c6612e24893
+#   text hash     929cbddfb86429cd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

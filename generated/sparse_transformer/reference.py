@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f4b256eb23aa7c0e
-#   text hash     0c3332e837974fdf
+#   content hash  f7e92c6612e24893
+#   text hash     15c84f648acfbb05
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f4b256eb23aa7c0e
-#   text hash     2d5028db4f3ec182
+#   content hash  f7e92c6612e24893
+#   text hash     d488496048b4c74a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

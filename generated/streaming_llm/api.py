@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2bc12a660ba89175
-#   text hash     128af747fbd02811
+#   content hash  28c6becd1fe4f39a
+#   text hash     fccb471a3b62db26
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

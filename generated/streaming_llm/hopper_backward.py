@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2bc12a660ba89175
-#   text hash     1421bf6d5e322189
+#   content hash  28c6becd1fe4f39a
+#   text hash     6a619f532a0df53d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -316,7 +316,7 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, groups):
-    """The tile of keys at a place in the order of all tiles, its batch entry, and its key head."""
+    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
     head = place % group + place // (group * tiles) % groups * group
     tile = place // group % tiles + place // (group * tiles * groups) * tiles
     b, head = head // Hkv, head % Hkv

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2bc12a660ba89175
-#   text hash     e332728f49741b09
+#   content hash  28c6becd1fe4f39a
+#   text hash     44c07066bb1989f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

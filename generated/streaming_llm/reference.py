@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2bc12a660ba89175
-#   text hash     e6afb42614ab0282
+#   content hash  28c6becd1fe4f39a
+#   text hash     d9e6ae21deeaf7ad
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

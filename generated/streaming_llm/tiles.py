@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2bc12a660ba89175
-#   text hash     2f3dc31b6e76ae20
+#   content hash  28c6becd1fe4f39a
+#   text hash     65678794b333177f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1f85839e89c9b7c
-#   text hash     7cc6cd2bc7e6dbf7
+#   content hash  e19dd959355f2739
+#   text hash     a6c02a858d9f6239
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

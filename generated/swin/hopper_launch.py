@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1f85839e89c9b7c
-#   text hash     665b1090c0ccc59c
+#   content hash  e19dd959355f2739
+#   text hash     be49d7907d102fe9
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

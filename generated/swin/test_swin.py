@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1f85839e89c9b7c
-#   text hash     d977e96d92c65fec
+#   content hash  e19dd959355f2739
+#   text hash     a83538eb0f594b3b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

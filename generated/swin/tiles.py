@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1f85839e89c9b7c
-#   text hash     47ccabb946de69d5
+#   content hash  e19dd959355f2739
+#   text hash     9d9276b3bd40b869
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

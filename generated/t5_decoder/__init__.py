@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c9978d21692388a9
-#   text hash     0b1b82ae436fe60d
+#   content hash  48f43212d62768dd
+#   text hash     8ce61438897ebfb5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c9978d21692388a9
-#   text hash     bc93d31ed784f78b
+#   content hash  48f43212d62768dd
+#   text hash     d25a7e47f8a6e880
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

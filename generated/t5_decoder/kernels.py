@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c9978d21692388a9
-#   text hash     ced21162bbc10e91
+#   content hash  48f43212d62768dd
+#   text hash     12fce2a6a8a073b0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c9978d21692388a9
-#   text hash     daddc5975ffc366f
+#   content hash  48f43212d62768dd
+#   text hash     cfc8037dde36c58a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c9978d21692388a9
-#   text hash     c7f85798e4de0b76
+#   content hash  48f43212d62768dd
+#   text hash     f0bef1fbeed940b4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

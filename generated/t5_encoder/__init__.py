@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d413cee637517c5
-#   text hash     ccc32bfaf4c013c3
+#   content hash  3c86b5c8b1cdd262
+#   text hash     f17e41f4377df348
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d413cee637517c5
-#   text hash     90bb457231c293a8
+#   content hash  3c86b5c8b1cdd262
+#   text hash     f15a18e7a15410ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d413cee637517c5
-#   text hash     6ee6c689d2223f88
+#   content hash  3c86b5c8b1cdd262
+#   text hash     fc144449aed4c209
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d413cee637517c5
-#   text hash     3881413e2b41436c
+#   content hash  3c86b5c8b1cdd262
+#   text hash     404fd933abc8a65b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

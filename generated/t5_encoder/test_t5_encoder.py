@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d413cee637517c5
-#   text hash     06afe501a59a3c5a
+#   content hash  3c86b5c8b1cdd262
+#   text hash     a899b7fd9df491d5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  976538466762f434
-#   text hash     537c93b1bbee9f60
+#   content hash  b9b93bc9d8385b44
+#   text hash     5d09f46475c28650
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  976538466762f434
-#   text hash     a0d5ef2d4b6b61a3
+#   content hash  b9b93bc9d8385b44
+#   text hash     78ebe30dca8f9ce8
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  976538466762f434
-#   text hash     60d3753f014e381f
+#   content hash  b9b93bc9d8385b44
+#   text hash     5397462806492574
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

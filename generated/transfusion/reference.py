@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  976538466762f434
-#   text hash     3928c41f2af783ec
+#   content hash  b9b93bc9d8385b44
+#   text hash     7ec57ad6982a6cdf
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  976538466762f434
-#   text hash     067f48b8ae634ef2
+#   content hash  b9b93bc9d8385b44
+#   text hash     a9b9afc94bf1acbc
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

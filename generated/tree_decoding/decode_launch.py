@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d77402a3f85a2b94
-#   text hash     4f6e1ea1ab07386b
+#   content hash  949b22467c04be39
+#   text hash     3a2f9cb2ba986a3c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d77402a3f85a2b94
-#   text hash     9c64aed319d2d3c3
+#   content hash  949b22467c04be39
+#   text hash     12eb6986ec2981d3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

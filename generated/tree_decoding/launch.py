@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d77402a3f85a2b94
-#   text hash     a850e5baf1511d8a
+#   content hash  949b22467c04be39
+#   text hash     749eb3b225d008d0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

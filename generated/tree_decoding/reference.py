@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d77402a3f85a2b94
-#   text hash     f98a70707d5aeaf1
+#   content hash  949b22467c04be39
+#   text hash     ae72bc45206b1d79
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d77402a3f85a2b94
-#   text hash     64af285f5ede0369
+#   content hash  949b22467c04be39
+#   text hash     786f3a23a15e6e9c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -224,6 +224,7 @@ class Backward:
             "heads": self._heads,
             "place_takes": ", ".join(("place", *self.order.takes)),
             "place_given": ", ".join(self.order.given),
+            "place_tells": self.order.tells,
         }
         return Kernel("backward", self.parts, "hopper/backward.jinja", self._grid, self.step, blocks, texts)
 

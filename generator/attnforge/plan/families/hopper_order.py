@@ -110,6 +110,7 @@ class KeyOrder:
 
     takes: tuple[str, ...]  # what the function that does takes beside the place
     given: tuple[str, ...]  # what it is given for that
+    tells: str  # what it tells beside the tile, in words
     found: tuple[Statement, ...]  # the tile, its sequence and its head
     grid: str  # text of how many heads there are, and how many rows of keys each has tiles for
     room: tuple[Statement, ...] = ()  # how many tiles share the rows that no sequence has
@@ -129,7 +130,7 @@ def of_keys(a: Analysis) -> KeyOrder:
         heads = "Hq // GROUP" if a.spec.grouped else "Hq"
         found = (head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))
         grid = f"{a.storage.sequences} * k.shape[-2], {a.storage.longest[1]}"
-        return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), found, grid)
+        return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), "batch entry and which of Hkv key heads", found, grid)
     slots = "(k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1)"
     found = (
         head,
@@ -138,4 +139,4 @@ def of_keys(a: Analysis) -> KeyOrder:
     )
     room = Statement("room", "k_end // BLOCK_N - k_offset // BLOCK_N + 1", label=_SHARED)
     takes = ("cu_seqlens_k_ptr", "sequences", *_OF_KEYS, "BLOCK_N")
-    return KeyOrder(takes, takes, found, f"k.shape[-2], {slots} * block_n", (room,))
+    return KeyOrder(takes, takes, "sequence and its key head", found, f"k.shape[-2], {slots} * block_n", (room,))

@@ -29,9 +29,8 @@ class Constant:
 class Emulation:
     """The modules that take Triton's place, and the machine that runs a program right now."""
 
-    def __init__(self, seed: int, multiprocessors: int = 3) -> None:
+    def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.multiprocessors = multiprocessors
         self.machine: Machine | None = None
         self.launched: list[str] = []  # the kernels that ran
         self.modules = self._modules()
@@ -143,17 +142,8 @@ class Emulation:
             return None
 
         layout.get_default_for = layout  # type: ignore[attr-defined]
-        names = (
-            "Blocked",
-            "Slice",
-            "NVMMADistributed",
-            "DotOperand",
-            "DistributedLinear",
-            "SwizzledShared",
-            "NVMMAShared",
-        )
         return {
-            **{f"{name}Layout": layout for name in names},
+            **{f"{name}Layout": layout for name in _LAYOUTS},
             "allocate_shared_memory": _allocated,
             "convert_layout": lambda x, layout, assert_trivial=False: x,
             "join": lambda a, b: Value(torch.stack((a.x, b.x), -1)),

@@ -21,7 +21,7 @@ class Package:
     """A rendered package on a GPU that there is none of."""
 
     def __init__(self, folder: Path, seed: int = 0, multiprocessors: int = 3) -> None:
-        self.emulation = Emulation(seed, multiprocessors)
+        self.emulation = Emulation(seed)
         name = f"emulated_{next(_number)}_{folder.name}"
         with self._in_place():
             spec = importlib.util.spec_from_file_location(

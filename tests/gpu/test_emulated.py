@@ -164,7 +164,7 @@ def test_nothing_of_the_next_sequence_is_seen() -> None:
             torch.testing.assert_close(x[rows], y[rows], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("size", [64, 128, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [64, *(pytest.param(size, marks=pytest.mark.slow) for size in (128, 256))])
 @pytest.mark.parametrize(("first", "behind"), [(0, 0), (1, 200), (1000, 1)])
 @pytest.mark.parametrize(("count", "longest"), [(1, 300), (3, 500), (40, 60)])
 @pytest.mark.parametrize("multiprocessors", [1, 5])

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 from compiling import Compiler
 from devices import INTERPRETER
+from hypothesis import HealthCheck, settings
+
+# how long a draw takes says nothing, where other tests keep a machine busy
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

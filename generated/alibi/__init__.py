@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8dbf5cb918c7c881
-#   text hash     d476bded41d3e786
+#   content hash  69e0a102c7b9b8cf
+#   text hash     bb74c08bb207f814
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

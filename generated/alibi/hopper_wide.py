@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8dbf5cb918c7c881
-#   text hash     b164ff95bc2191ce
+#   content hash  69e0a102c7b9b8cf
+#   text hash     60cc1b2209ed97f4
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

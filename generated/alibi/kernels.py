@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8dbf5cb918c7c881
-#   text hash     2fd1a3717e0df6ad
+#   content hash  69e0a102c7b9b8cf
+#   text hash     7b85d7d0a76a924f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

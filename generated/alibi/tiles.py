@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8dbf5cb918c7c881
-#   text hash     350577af2e100b00
+#   content hash  69e0a102c7b9b8cf
+#   text hash     1f36947396147541
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa32d15a93ec5219
-#   text hash     70a385258108460d
+#   content hash  e1bcc65b89a997b5
+#   text hash     ee94adbac9185b75
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

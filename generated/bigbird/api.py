@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa32d15a93ec5219
-#   text hash     81545e3b0593544d
+#   content hash  e1bcc65b89a997b5
+#   text hash     e4899e1072d2cda8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa32d15a93ec5219
-#   text hash     9ec5c0e530f043f5
+#   content hash  e1bcc65b89a997b5
+#   text hash     1459590a0aca2ee5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

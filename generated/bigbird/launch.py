@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa32d15a93ec5219
-#   text hash     6a40100b58f72c4c
+#   content hash  e1bcc65b89a997b5
+#   text hash     33b13ba6b773aba3
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa32d15a93ec5219
-#   text hash     8192b8a69baacb97
+#   content hash  e1bcc65b89a997b5
+#   text hash     f172ee42260e9058
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  54e2a595f0868374
-#   text hash     5c4f289389dd4fae
+#   content hash  7371a951878c90fa
+#   text hash     82262abf6ef938af
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  54e2a595f0868374
-#   text hash     c7c3dbdc55d86b85
+#   content hash  7371a951878c90fa
+#   text hash     ca0a68c588765a7c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

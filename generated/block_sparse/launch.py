@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  54e2a595f0868374
-#   text hash     adb60daf2e0481dc
+#   content hash  7371a951878c90fa
+#   text hash     e4c749d85960ffc0
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

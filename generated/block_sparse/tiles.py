@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  54e2a595f0868374
-#   text hash     dc8f37aff7dbee7a
+#   content hash  7371a951878c90fa
+#   text hash     eb57c4a5c74defe4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

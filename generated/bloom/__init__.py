@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eda45cd441b651f
-#   text hash     b306b9d1d0177f92
+#   content hash  0c1788b514f71692
+#   text hash     d962f201d6a2e743
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

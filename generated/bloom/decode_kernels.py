@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eda45cd441b651f
-#   text hash     d75a6c6f50e2390f
+#   content hash  0c1788b514f71692
+#   text hash     50e07f55c85fbbf1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eda45cd441b651f
-#   text hash     c21d95c564b624a3
+#   content hash  0c1788b514f71692
+#   text hash     8beca1d68532aa1c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eda45cd441b651f
-#   text hash     cc476e1a0894c973
+#   content hash  0c1788b514f71692
+#   text hash     caa28c765e44d27d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

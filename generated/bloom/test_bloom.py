@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eda45cd441b651f
-#   text hash     1c80f58411db2949
+#   content hash  0c1788b514f71692
+#   text hash     16f159cb94315d99
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -71,6 +71,12 @@ def variant():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_values_and_gradients(case):
     check(case)
+
+
+# other kernels may give these
+@pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
+def test_gradients_of_q_k_and_v_alone(case):
+    VARIANT.check_operands(case)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b5925622a0b3f90
-#   text hash     76246683b7d0cadf
+#   content hash  9371dfa38077c10d
+#   text hash     66036fb7ebde5252
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

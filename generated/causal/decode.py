@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b5925622a0b3f90
-#   text hash     f6703162896f7a89
+#   content hash  9371dfa38077c10d
+#   text hash     f245102b0c1eb940
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b5925622a0b3f90
-#   text hash     0e795c51708f8172
+#   content hash  9371dfa38077c10d
+#   text hash     e05d6ab2e9a7bd67
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

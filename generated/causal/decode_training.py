@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b5925622a0b3f90
-#   text hash     667ac604bf4f0f85
+#   content hash  9371dfa38077c10d
+#   text hash     c751ed6e3e974f1e
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

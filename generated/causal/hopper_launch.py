@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b5925622a0b3f90
-#   text hash     0839194f2e5a88cb
+#   content hash  9371dfa38077c10d
+#   text hash     cc434e2ccb263c90
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b5925622a0b3f90
-#   text hash     9516d036c84a50ca
+#   content hash  9371dfa38077c10d
+#   text hash     cc06e4089935f111
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ca047cce26213b4
-#   text hash     4c7d32c9922f1553
+#   content hash  b1e71ff794806f15
+#   text hash     4b1f567e30358e3a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ca047cce26213b4
-#   text hash     564cfccc3ae59233
+#   content hash  b1e71ff794806f15
+#   text hash     6cea50e5ccffe60a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

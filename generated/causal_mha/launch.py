@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ca047cce26213b4
-#   text hash     c06875f2992af11b
+#   content hash  b1e71ff794806f15
+#   text hash     2da48aec291c7289
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ca047cce26213b4
-#   text hash     a0631ed4c6f9aec6
+#   content hash  b1e71ff794806f15
+#   text hash     2a6772097c620886
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

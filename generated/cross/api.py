@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  61a53f76deb24756
-#   text hash     147b2b9f4f32b372
+#   content hash  5aef7052f17b66b3
+#   text hash     7641fbe2df514633
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

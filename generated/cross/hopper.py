@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  61a53f76deb24756
-#   text hash     675bc84e703bf4a7
+#   content hash  5aef7052f17b66b3
+#   text hash     78caec93a6755c09
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  61a53f76deb24756
-#   text hash     1c304a71f28f024c
+#   content hash  5aef7052f17b66b3
+#   text hash     b2a15f12b01c26a6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  61a53f76deb24756
-#   text hash     3f52f7a77b30cf4a
+#   content hash  5aef7052f17b66b3
+#   text hash     fdcd6c1237e70ca1
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  61a53f76deb24756
-#   text hash     74047fcd953f0fd1
+#   content hash  5aef7052f17b66b3
+#   text hash     64fac70e8abfa7d9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

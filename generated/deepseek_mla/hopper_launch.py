@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  31a36d7aa3507a87
-#   text hash     2abf50ad310f6b8c
+#   content hash  e7b75e48750f6b09
+#   text hash     777133df3e2024c8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

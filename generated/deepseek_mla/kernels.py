@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  31a36d7aa3507a87
-#   text hash     152cc7a3bc300b5c
+#   content hash  e7b75e48750f6b09
+#   text hash     3fa32e7e67fd5faa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

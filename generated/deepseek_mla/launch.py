@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  31a36d7aa3507a87
-#   text hash     39f89abddaad1a88
+#   content hash  e7b75e48750f6b09
+#   text hash     7932a08e869d528c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

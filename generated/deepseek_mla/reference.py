@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  31a36d7aa3507a87
-#   text hash     a93cc452a850037f
+#   content hash  e7b75e48750f6b09
+#   text hash     3cf23f3d12f51be2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

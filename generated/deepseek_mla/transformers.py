@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  31a36d7aa3507a87
-#   text hash     4fa77bb5e34cbaf5
+#   content hash  e7b75e48750f6b09
+#   text hash     498c07d91fd3ed27
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  07ee75f76870e5d3
-#   text hash     6489aafb1b57bda3
+#   content hash  e8b8284017c0eafc
+#   text hash     fe3c51628d95dd7e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

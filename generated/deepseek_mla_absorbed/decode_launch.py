@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  07ee75f76870e5d3
-#   text hash     667ea816c1bd550e
+#   content hash  e8b8284017c0eafc
+#   text hash     be9aac339ddd5c50
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

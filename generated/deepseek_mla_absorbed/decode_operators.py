@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  07ee75f76870e5d3
-#   text hash     d79b9e0a2a2e5201
+#   content hash  e8b8284017c0eafc
+#   text hash     f73da305f6e15e65
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

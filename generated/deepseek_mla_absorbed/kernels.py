@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  07ee75f76870e5d3
-#   text hash     182951d9859f00a5
+#   content hash  e8b8284017c0eafc
+#   text hash     5ef238ccd7f5a7f4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ebbe3c5fd4107186
-#   text hash     493ea264a33a8729
+#   content hash  06abbdeb75eaabf9
+#   text hash     3e307dfab9cf7c4d
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

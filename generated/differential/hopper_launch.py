@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ebbe3c5fd4107186
-#   text hash     3cfcabcb4840b44d
+#   content hash  06abbdeb75eaabf9
+#   text hash     042ab9aea9dd9286
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ebbe3c5fd4107186
-#   text hash     1b0da5a144ff66f5
+#   content hash  06abbdeb75eaabf9
+#   text hash     bcdf3c2d4ea82250
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ebbe3c5fd4107186
-#   text hash     1e43877d8c6c019c
+#   content hash  06abbdeb75eaabf9
+#   text hash     c60fcf12e8c0ec8d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

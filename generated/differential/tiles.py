@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ebbe3c5fd4107186
-#   text hash     34a044adb9a8456f
+#   content hash  06abbdeb75eaabf9
+#   text hash     f6f4efb748344c9e
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

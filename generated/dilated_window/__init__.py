@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e892299512aa6ab
-#   text hash     cfb736c232f3b157
+#   content hash  1d6428099ffc2bc6
+#   text hash     771fcd4fbe4fb6e4
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e892299512aa6ab
-#   text hash     468c60a7e87239ee
+#   content hash  1d6428099ffc2bc6
+#   text hash     eb31cdc9f8e07a9a
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

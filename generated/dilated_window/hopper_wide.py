@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e892299512aa6ab
-#   text hash     1ad1d8e7f50a97e8
+#   content hash  1d6428099ffc2bc6
+#   text hash     fd3b8a83d265a1fd
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e892299512aa6ab
-#   text hash     564398bbe98e2323
+#   content hash  1d6428099ffc2bc6
+#   text hash     55858f33290cbd0d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2e892299512aa6ab
-#   text hash     a09d64b456367645
+#   content hash  1d6428099ffc2bc6
+#   text hash     dd8afc2782fb54a1
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

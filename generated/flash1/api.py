@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79e21e55d77356ae
-#   text hash     79392fdd5f7478b7
+#   content hash  99bc7eb43d91265a
+#   text hash     d67cc2395e909a70
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

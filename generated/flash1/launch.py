@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79e21e55d77356ae
-#   text hash     8be2b978677b2508
+#   content hash  99bc7eb43d91265a
+#   text hash     03a45e26d0d4efba
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

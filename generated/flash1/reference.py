@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79e21e55d77356ae
-#   text hash     581b12152851862b
+#   content hash  99bc7eb43d91265a
+#   text hash     5a78197814349f16
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

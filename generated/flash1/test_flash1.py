@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79e21e55d77356ae
-#   text hash     72dbffa0ff48603f
+#   content hash  99bc7eb43d91265a
+#   text hash     c97989891e76f47f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

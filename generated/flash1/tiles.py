@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79e21e55d77356ae
-#   text hash     71c5d2289be29606
+#   content hash  99bc7eb43d91265a
+#   text hash     fca0adf984777b88
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

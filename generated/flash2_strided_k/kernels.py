@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  97d77d74dcc1567c
-#   text hash     093b82b505e0b2d2
+#   content hash  131ad1a6baddc0f5
+#   text hash     53ffc334a468c5ca
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

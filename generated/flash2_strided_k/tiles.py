@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  97d77d74dcc1567c
-#   text hash     9148102355037e9c
+#   content hash  131ad1a6baddc0f5
+#   text hash     e9a057c752d0c003
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53dd9c8d702b0a95
-#   text hash     49448755b5c93b91
+#   content hash  f31692321a99a335
+#   text hash     7ec2417e9bbeb5aa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

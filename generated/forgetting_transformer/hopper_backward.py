@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53dd9c8d702b0a95
-#   text hash     28294456e82402ba
+#   content hash  f31692321a99a335
+#   text hash     61fe08e3e884e4f7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

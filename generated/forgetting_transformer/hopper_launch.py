@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53dd9c8d702b0a95
-#   text hash     bb2b281489fa4cd3
+#   content hash  f31692321a99a335
+#   text hash     8ce5cc0767ea625c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53dd9c8d702b0a95
-#   text hash     d9ee103d5b5afd2a
+#   content hash  f31692321a99a335
+#   text hash     dd0fef16dacdee56
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c2d72e7ad3035fc
-#   text hash     e31df118c5a2b4be
+#   content hash  adacf9d089160382
+#   text hash     3ae47c3f55d62143
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c2d72e7ad3035fc
-#   text hash     583530c54e1a8f54
+#   content hash  adacf9d089160382
+#   text hash     7fad9bf7cadf915d
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

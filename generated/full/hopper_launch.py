@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c2d72e7ad3035fc
-#   text hash     223f1b5eee60a1d3
+#   content hash  adacf9d089160382
+#   text hash     35c211450a37304e
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

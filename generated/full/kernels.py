@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c2d72e7ad3035fc
-#   text hash     ff9fb1ed7d699c4a
+#   content hash  adacf9d089160382
+#   text hash     6fa5fa46f57eaac0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c2d72e7ad3035fc
-#   text hash     7dba547ada3ee13a
+#   content hash  adacf9d089160382
+#   text hash     9d7fec93c86c1a4c
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c2d72e7ad3035fc
-#   text hash     e5c1ad4a5325346c
+#   content hash  adacf9d089160382
+#   text hash     24b6311b1d6ce4ab
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c2d72e7ad3035fc
-#   text hash     ace6937a69cc3b68
+#   content hash  adacf9d089160382
+#   text hash     3c0c7580a7082ccb
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

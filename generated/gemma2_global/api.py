@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82c20afa9ac3016d
-#   text hash     d7a40aa57e9a737e
+#   content hash  2f9978fd08a7f964
+#   text hash     5c7a469112280ab7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

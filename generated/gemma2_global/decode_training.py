@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82c20afa9ac3016d
-#   text hash     855cb2026ab0006a
+#   content hash  2f9978fd08a7f964
+#   text hash     e3b8bda922c2dc50
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82c20afa9ac3016d
-#   text hash     3961bc34f4383d00
+#   content hash  2f9978fd08a7f964
+#   text hash     06348fadf3277910
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82c20afa9ac3016d
-#   text hash     201d915621c8b4c8
+#   content hash  2f9978fd08a7f964
+#   text hash     7dc329f3fb15f8a2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82c20afa9ac3016d
-#   text hash     1e1c96b5e9379341
+#   content hash  2f9978fd08a7f964
+#   text hash     7753cdbf9a6badb8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7fafad321b7d2ea0
-#   text hash     4681659200e4ac99
+#   content hash  a10c5495950fa92d
+#   text hash     8ef6b471d93a8add
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7fafad321b7d2ea0
-#   text hash     08895fe3909bc0f8
+#   content hash  a10c5495950fa92d
+#   text hash     a68ed34bcb8e12d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

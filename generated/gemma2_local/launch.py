@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7fafad321b7d2ea0
-#   text hash     84712ff5c662ac84
+#   content hash  a10c5495950fa92d
+#   text hash     1cbebdeec5a0698e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7fafad321b7d2ea0
-#   text hash     ddc07e64621f3c46
+#   content hash  a10c5495950fa92d
+#   text hash     503887540ae9df97
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7fafad321b7d2ea0
-#   text hash     20966c31a2acf3b9
+#   content hash  a10c5495950fa92d
+#   text hash     dc895774566c072b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a8019aa7f96ff8e
-#   text hash     b9f90ea5036cb2af
+#   content hash  e95605497b19b084
+#   text hash     b74522b92df8511c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

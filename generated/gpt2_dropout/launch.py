@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a8019aa7f96ff8e
-#   text hash     c4352ea6448b2e58
+#   content hash  e95605497b19b084
+#   text hash     23d28b8a25515836
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

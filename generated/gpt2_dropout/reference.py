@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a8019aa7f96ff8e
-#   text hash     e3046b66625e8b00
+#   content hash  e95605497b19b084
+#   text hash     25ea4c7342fe9071
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0a8019aa7f96ff8e
-#   text hash     51dc508dbfad4685
+#   content hash  e95605497b19b084
+#   text hash     20963029ad73cbc7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b0d47ebd05a6afa
-#   text hash     df21b5e477cb2b6f
+#   content hash  bafad4fb1f8d3b67
+#   text hash     3a25fef1324557ce
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

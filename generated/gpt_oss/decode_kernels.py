@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b0d47ebd05a6afa
-#   text hash     816a9bde12b897aa
+#   content hash  bafad4fb1f8d3b67
+#   text hash     66d57a64e4cac577
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b0d47ebd05a6afa
-#   text hash     202804c6828e8ed4
+#   content hash  bafad4fb1f8d3b67
+#   text hash     dba36eb9f83144ad
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

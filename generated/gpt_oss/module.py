@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4b0d47ebd05a6afa
-#   text hash     cfe2777efb73d485
+#   content hash  bafad4fb1f8d3b67
+#   text hash     9bc1c7b33c7c1314
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

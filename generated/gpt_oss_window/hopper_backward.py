@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9da1ea059551c506
-#   text hash     9786b3f09d52c5d6
+#   content hash  11cbb9188a604983
+#   text hash     e8debd12ebc8729e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9da1ea059551c506
-#   text hash     fffe9d62f7ab1503
+#   content hash  11cbb9188a604983
+#   text hash     e3b040adcbd74616
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

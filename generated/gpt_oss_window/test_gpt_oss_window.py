@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9da1ea059551c506
-#   text hash     8abf62e946656e67
+#   content hash  11cbb9188a604983
+#   text hash     63904cbc76c2d389
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -67,6 +67,12 @@ def variant():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_values_and_gradients(case):
     check(case)
+
+
+# other kernels may give these
+@pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
+def test_gradients_of_q_k_and_v_alone(case):
+    VARIANT.check_operands(case)
 
 
 @pytest.mark.parametrize("case", FAR, ids=str)

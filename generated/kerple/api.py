@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3318e1b480d92070
-#   text hash     af2f8a7db7542f9b
+#   content hash  8b92f3d5690080c5
+#   text hash     7c2bc88af14d7154
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3318e1b480d92070
-#   text hash     aa2ba5e483f5e538
+#   content hash  8b92f3d5690080c5
+#   text hash     37a3cb063b4abd6d
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3318e1b480d92070
-#   text hash     a2270efaf1f05c92
+#   content hash  8b92f3d5690080c5
+#   text hash     68a05c285093424c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3318e1b480d92070
-#   text hash     62338aa21d7108f7
+#   content hash  8b92f3d5690080c5
+#   text hash     b6d413d297ea3e25
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

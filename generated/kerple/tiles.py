@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3318e1b480d92070
-#   text hash     061cb0784d256111
+#   content hash  8b92f3d5690080c5
+#   text hash     93276472dc521ba7
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

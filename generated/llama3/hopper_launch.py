@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ffa32296764448ad
-#   text hash     b83b672dd9afc8da
+#   content hash  28d70b8269900aba
+#   text hash     ae769e8c71ec6381
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

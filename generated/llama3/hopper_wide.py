@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ffa32296764448ad
-#   text hash     ed7c9eb4dd15e582
+#   content hash  28d70b8269900aba
+#   text hash     afb2d44edfbebceb
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

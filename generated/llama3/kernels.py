@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ffa32296764448ad
-#   text hash     2794842d92da5f7b
+#   content hash  28d70b8269900aba
+#   text hash     c6c2080eb650388a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

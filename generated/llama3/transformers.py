@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ffa32296764448ad
-#   text hash     0c09e09a787e3284
+#   content hash  28d70b8269900aba
+#   text hash     7c61f74d8c8155c3
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

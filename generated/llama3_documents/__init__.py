@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e3f2cd1b6fc7b0d
-#   text hash     d82c1b7b0fda228b
+#   content hash  3b5c7c62f39996dd
+#   text hash     ece0d8ed633c6044
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e3f2cd1b6fc7b0d
-#   text hash     a25b249dacb5b99d
+#   content hash  3b5c7c62f39996dd
+#   text hash     cc442886fb3d56c2
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e3f2cd1b6fc7b0d
-#   text hash     473fad91a5705067
+#   content hash  3b5c7c62f39996dd
+#   text hash     18eb9cf8a5a5b3c9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

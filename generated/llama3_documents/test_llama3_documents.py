@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e3f2cd1b6fc7b0d
-#   text hash     8dc037d6d4511908
+#   content hash  3b5c7c62f39996dd
+#   text hash     4aab63270f14e062
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

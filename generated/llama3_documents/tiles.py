@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e3f2cd1b6fc7b0d
-#   text hash     79edde7f819f26b0
+#   content hash  3b5c7c62f39996dd
+#   text hash     dbe682085b17ed3b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  362f0af20b38a2eb
-#   text hash     0d8acd43bfed62e6
+#   content hash  fa2a0523d81627bb
+#   text hash     9722e287d4a8070f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  362f0af20b38a2eb
-#   text hash     5b718cc5a27fb6dc
+#   content hash  fa2a0523d81627bb
+#   text hash     767d58d7be6cce1e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

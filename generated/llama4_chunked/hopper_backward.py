@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  362f0af20b38a2eb
-#   text hash     2a6f8a3789a3501d
+#   content hash  fa2a0523d81627bb
+#   text hash     a72bc27ac6c57c0e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  362f0af20b38a2eb
-#   text hash     5d9961b611ce45f3
+#   content hash  fa2a0523d81627bb
+#   text hash     dea880a86789df5a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

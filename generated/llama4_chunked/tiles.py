@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  362f0af20b38a2eb
-#   text hash     28e9a4ee2252101c
+#   content hash  fa2a0523d81627bb
+#   text hash     3142047331a261a4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

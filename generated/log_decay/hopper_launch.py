@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b86772cc74b34e3
-#   text hash     ca6e5bd2fd9bf964
+#   content hash  ad9bbafef999b0a7
+#   text hash     b22ff6f6d598649b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b86772cc74b34e3
-#   text hash     a5dc97acf1e76fec
+#   content hash  ad9bbafef999b0a7
+#   text hash     342a69a03057052d
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b86772cc74b34e3
-#   text hash     0ac8caa2076b4179
+#   content hash  ad9bbafef999b0a7
+#   text hash     575702d26500eaf4
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

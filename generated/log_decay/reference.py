@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b86772cc74b34e3
-#   text hash     c19195a3586a1c7f
+#   content hash  ad9bbafef999b0a7
+#   text hash     c260fac27dfa2710
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

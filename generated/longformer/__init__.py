@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3f2a6d2c5b0c645
-#   text hash     d43c689b260748e2
+#   content hash  b265c7ccf9890c5b
+#   text hash     386f81be5a42ca5a
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3f2a6d2c5b0c645
-#   text hash     c1a7fcd7136e847f
+#   content hash  b265c7ccf9890c5b
+#   text hash     269b169be28ff85c
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3f2a6d2c5b0c645
-#   text hash     cbc697a25d57d712
+#   content hash  b265c7ccf9890c5b
+#   text hash     03be220ddb83370c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3f2a6d2c5b0c645
-#   text hash     d23552b1e0201889
+#   content hash  b265c7ccf9890c5b
+#   text hash     7d247fab568750e1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

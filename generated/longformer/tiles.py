@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3f2a6d2c5b0c645
-#   text hash     85f59a863efa3a72
+#   content hash  b265c7ccf9890c5b
+#   text hash     e725a7c99360c837
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

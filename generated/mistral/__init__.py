@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  977e3fa3af6b7222
-#   text hash     1721752b6ecbdfe1
+#   content hash  5c758ac36ac1c464
+#   text hash     e5f8e28b5c1d305c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  977e3fa3af6b7222
-#   text hash     673d0d9582800990
+#   content hash  5c758ac36ac1c464
+#   text hash     ca4955a9fbb460ca
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

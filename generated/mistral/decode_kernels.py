@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  977e3fa3af6b7222
-#   text hash     4c886e469b2243cf
+#   content hash  5c758ac36ac1c464
+#   text hash     b3cbd4e3d98f27d4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

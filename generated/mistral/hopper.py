@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  977e3fa3af6b7222
-#   text hash     0e3aab0e9a024c2b
+#   content hash  5c758ac36ac1c464
+#   text hash     35cfe796555cf659
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

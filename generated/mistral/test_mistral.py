@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  977e3fa3af6b7222
-#   text hash     5082cb69ecd32963
+#   content hash  5c758ac36ac1c464
+#   text hash     bdeef1e744886159
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

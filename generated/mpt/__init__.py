@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfae4b8a1a8e6735
-#   text hash     b726905c5f1080c6
+#   content hash  622faab5f42d3204
+#   text hash     e1280717659bfb2b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

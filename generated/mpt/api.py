@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfae4b8a1a8e6735
-#   text hash     60824fb2644e4fb6
+#   content hash  622faab5f42d3204
+#   text hash     db01a4028acca4c3
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

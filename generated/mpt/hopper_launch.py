@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfae4b8a1a8e6735
-#   text hash     ecc574cd3a1d9374
+#   content hash  622faab5f42d3204
+#   text hash     b1509f82666d7ade
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfae4b8a1a8e6735
-#   text hash     0475097bd3ed5e36
+#   content hash  622faab5f42d3204
+#   text hash     a0f14671cdae0a4b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfae4b8a1a8e6735
-#   text hash     b75d2eb0ba76b38d
+#   content hash  622faab5f42d3204
+#   text hash     807d55451f04a0d0
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f225333b16866c15
-#   text hash     5d7836d53dbb1826
+#   content hash  ca8ebcaf437a8d71
+#   text hash     ee931529f4ce7f64
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f225333b16866c15
-#   text hash     3da180f54fc0cacd
+#   content hash  ca8ebcaf437a8d71
+#   text hash     4fc3839f4cf876a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f225333b16866c15
-#   text hash     f82d3b45c7302a4c
+#   content hash  ca8ebcaf437a8d71
+#   text hash     c5e69743d86489d3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f225333b16866c15
-#   text hash     db887691f1ae206a
+#   content hash  ca8ebcaf437a8d71
+#   text hash     e6a009740bc7631d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f225333b16866c15
-#   text hash     c4b15a8ce027e3b1
+#   content hash  ca8ebcaf437a8d71
+#   text hash     c3810923f0348625
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

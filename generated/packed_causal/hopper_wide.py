@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b83d28f35172a64
-#   text hash     72db64069fef3ab9
+#   content hash  14817ff01a296871
+#   text hash     0d3bb1219035fbd3
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b83d28f35172a64
-#   text hash     598adda039b2a3ad
+#   content hash  14817ff01a296871
+#   text hash     0c18ec85e44b2eec
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  41223e98851c03bf
-#   text hash     e714624c05340083
+#   content hash  17af88b754edfccb
+#   text hash     a258d89767eef330
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

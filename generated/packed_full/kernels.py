@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  41223e98851c03bf
-#   text hash     f73637168ba84a30
+#   content hash  17af88b754edfccb
+#   text hash     e33a54a61ef254b1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

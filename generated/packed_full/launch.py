@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  41223e98851c03bf
-#   text hash     c762fb2f462e8d3e
+#   content hash  17af88b754edfccb
+#   text hash     572108f009fdba28
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

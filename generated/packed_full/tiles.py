@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  41223e98851c03bf
-#   text hash     82416b87808b8923
+#   content hash  17af88b754edfccb
+#   text hash     a1d47981c12675ce
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

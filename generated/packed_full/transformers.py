@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  41223e98851c03bf
-#   text hash     6696f5d61de6f813
+#   content hash  17af88b754edfccb
+#   text hash     ba4a0f7e14b76c07
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  08816115789c41f4
-#   text hash     77671f3f444ebd94
+#   content hash  8a5ab89eb5ed1c2c
+#   text hash     2935d3ffd7c499f5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

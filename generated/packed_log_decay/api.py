@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  08816115789c41f4
-#   text hash     2f49b15dce58bdb6
+#   content hash  8a5ab89eb5ed1c2c
+#   text hash     f1c16802c028d538
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  08816115789c41f4
-#   text hash     2fa9fef4770b4b96
+#   content hash  8a5ab89eb5ed1c2c
+#   text hash     0352f7fa98a1843f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  08816115789c41f4
-#   text hash     f91168c25c0f685e
+#   content hash  8a5ab89eb5ed1c2c
+#   text hash     f195d499f510ed7b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

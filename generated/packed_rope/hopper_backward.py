@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db5d051b35b77eee
-#   text hash     94c0e17779f1261e
+#   content hash  cbb410d858e4bcc5
+#   text hash     6c600b1329488fd6
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db5d051b35b77eee
-#   text hash     8eed650710634d13
+#   content hash  cbb410d858e4bcc5
+#   text hash     8207cf35bd590072
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db5d051b35b77eee
-#   text hash     7b3651e281a5628a
+#   content hash  cbb410d858e4bcc5
+#   text hash     f893263c1506ec36
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db5d051b35b77eee
-#   text hash     ff9f02c18aa09118
+#   content hash  cbb410d858e4bcc5
+#   text hash     4502cee00180b2fa
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db5d051b35b77eee
-#   text hash     8c0b2754bdb6331e
+#   content hash  cbb410d858e4bcc5
+#   text hash     18b72c75c8969f54
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

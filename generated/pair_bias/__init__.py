@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b71740753309db7
-#   text hash     08186670a2fb2ca6
+#   content hash  40d41a3c11bd81b6
+#   text hash     56f859f3760d7442
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

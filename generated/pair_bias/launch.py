@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b71740753309db7
-#   text hash     a92dc42656d3acd0
+#   content hash  40d41a3c11bd81b6
+#   text hash     b2d6b7ac589ed21e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b71740753309db7
-#   text hash     906194e94e472bbd
+#   content hash  40d41a3c11bd81b6
+#   text hash     339d1bbdb6671a94
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b71740753309db7
-#   text hash     771469a2b456bae3
+#   content hash  40d41a3c11bd81b6
+#   text hash     bedc0582511b8173
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -52,6 +52,12 @@ def variant():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_values_and_gradients(case):
     check(case)
+
+
+# other kernels may give these
+@pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
+def test_gradients_of_q_k_and_v_alone(case):
+    VARIANT.check_operands(case)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

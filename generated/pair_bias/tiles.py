@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b71740753309db7
-#   text hash     0c74e2c06284c8c1
+#   content hash  40d41a3c11bd81b6
+#   text hash     cb410d8c6d2155fa
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

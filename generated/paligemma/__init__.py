@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef66cfef0c2fb71a
-#   text hash     bb08ce55f47b2111
+#   content hash  39bf8e5c56b11892
+#   text hash     39806156daca5a9b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

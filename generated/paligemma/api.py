@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef66cfef0c2fb71a
-#   text hash     acf4fe8db07f79b4
+#   content hash  39bf8e5c56b11892
+#   text hash     19d6af1aea0bea76
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef66cfef0c2fb71a
-#   text hash     e416caa70721e215
+#   content hash  39bf8e5c56b11892
+#   text hash     d6936985869cffbc
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

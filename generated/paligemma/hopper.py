@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef66cfef0c2fb71a
-#   text hash     89e0db1e2d652a47
+#   content hash  39bf8e5c56b11892
+#   text hash     f976c366f498bbed
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef66cfef0c2fb71a
-#   text hash     b198902d910ac489
+#   content hash  39bf8e5c56b11892
+#   text hash     3e2ef49860fb77eb
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5d3ace722aa8644e
-#   text hash     acd48be24ac421cb
+#   content hash  da4f2ddc4d510b61
+#   text hash     9e7d121fd8b3aead
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5d3ace722aa8644e
-#   text hash     434cafa56bce3533
+#   content hash  da4f2ddc4d510b61
+#   text hash     612e12ae525be0ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5d3ace722aa8644e
-#   text hash     849f1361a316b8ed
+#   content hash  da4f2ddc4d510b61
+#   text hash     f326157b97779710
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5d3ace722aa8644e
-#   text hash     c2852b2f1c183ae8
+#   content hash  da4f2ddc4d510b61
+#   text hash     d8a12ebb5c374f5c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5d3ace722aa8644e
-#   text hash     b99bbc2d5f06faa4
+#   content hash  da4f2ddc4d510b61
+#   text hash     dfcf16e8163dc97a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

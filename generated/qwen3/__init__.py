@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  99a9178b6322892b
-#   text hash     e49f46e8ff921ccb
+#   content hash  947a457f0efa8228
+#   text hash     f6f1a0bab4fd55dc
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  99a9178b6322892b
-#   text hash     05de3259944168cb
+#   content hash  947a457f0efa8228
+#   text hash     7c1956279811b766
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  99a9178b6322892b
-#   text hash     040dddfeb29d126e
+#   content hash  947a457f0efa8228
+#   text hash     23112c336a8b5e8c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

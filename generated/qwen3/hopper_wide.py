@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  99a9178b6322892b
-#   text hash     037a43051624ec38
+#   content hash  947a457f0efa8228
+#   text hash     21d4319b34cc7ec4
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

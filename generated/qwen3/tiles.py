@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  99a9178b6322892b
-#   text hash     035d96e71970c908
+#   content hash  947a457f0efa8228
+#   text hash     d8200df8dd48ec3e
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

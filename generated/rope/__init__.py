@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9781f13896a0b488
-#   text hash     99df6b725c031470
+#   content hash  a8590d175a147d4b
+#   text hash     536b0802666ef7c5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

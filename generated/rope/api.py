@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9781f13896a0b488
-#   text hash     86c8724fa0531575
+#   content hash  a8590d175a147d4b
+#   text hash     0e29acdb27d9a217
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

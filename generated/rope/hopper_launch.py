@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9781f13896a0b488
-#   text hash     0e60cbeb4566eb0e
+#   content hash  a8590d175a147d4b
+#   text hash     2663ef15e3ab4471
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

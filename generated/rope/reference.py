@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9781f13896a0b488
-#   text hash     94436046db481ac5
+#   content hash  a8590d175a147d4b
+#   text hash     ac4e5ddf22e0b5ed
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

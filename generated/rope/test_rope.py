@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9781f13896a0b488
-#   text hash     3a66239c83c5e00a
+#   content hash  a8590d175a147d4b
+#   text hash     67385e459dee282b
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

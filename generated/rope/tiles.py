@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9781f13896a0b488
-#   text hash     75a039e3c0a0f0e3
+#   content hash  a8590d175a147d4b
+#   text hash     da514570a73c04d8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f803ca96dfe74c70
-#   text hash     ba5c468c599e4f3d
+#   content hash  036551c92a63c091
+#   text hash     7c003b9483840d7d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f803ca96dfe74c70
-#   text hash     5f39f7bde6963792
+#   content hash  036551c92a63c091
+#   text hash     ac8deb7ea8614dc6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f803ca96dfe74c70
-#   text hash     c53ed7e31f5a1f28
+#   content hash  036551c92a63c091
+#   text hash     e3550c8d2c5cd9c6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f803ca96dfe74c70
-#   text hash     2cadffd15f7f501e
+#   content hash  036551c92a63c091
+#   text hash     d08309198de55459
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

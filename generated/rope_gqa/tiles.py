@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f803ca96dfe74c70
-#   text hash     09d7428905dcd0e5
+#   content hash  036551c92a63c091
+#   text hash     dd02eac5944c451b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9a874983bb567d92
-#   text hash     ba0bef00027b6dd2
+#   content hash  6c96db198a102afc
+#   text hash     7767a29ece565b5f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

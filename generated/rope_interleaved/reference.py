@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9a874983bb567d92
-#   text hash     bb622c7f99103acb
+#   content hash  6c96db198a102afc
+#   text hash     e7444ef6898c40d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9a874983bb567d92
-#   text hash     6ecfa0f081217835
+#   content hash  6c96db198a102afc
+#   text hash     cc5983652b59d0dd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

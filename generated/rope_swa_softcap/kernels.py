@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ba79a628e36ada1
-#   text hash     87caa9a829f791a3
+#   content hash  b395b06350f67db6
+#   text hash     864028560a3f397a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

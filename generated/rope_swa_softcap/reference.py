@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ba79a628e36ada1
-#   text hash     65b1b422f4348b7e
+#   content hash  b395b06350f67db6
+#   text hash     d45a99c63e022ddf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0ba79a628e36ada1
-#   text hash     3e3c3771c22b7411
+#   content hash  b395b06350f67db6
+#   text hash     b69f027029120226
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

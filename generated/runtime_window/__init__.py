@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a81987b4cf7e41a1
-#   text hash     7c98c0874dd2c79c
+#   content hash  cb5d0a45632806a6
+#   text hash     b54064afdfbbab4d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

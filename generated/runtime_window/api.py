@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a81987b4cf7e41a1
-#   text hash     32e3ca1367f0c3bd
+#   content hash  cb5d0a45632806a6
+#   text hash     545a31de3f77c109
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

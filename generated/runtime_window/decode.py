@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a81987b4cf7e41a1
-#   text hash     bede351fc473bfed
+#   content hash  cb5d0a45632806a6
+#   text hash     0e2d4273a12be837
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a81987b4cf7e41a1
-#   text hash     c1d49df291b53992
+#   content hash  cb5d0a45632806a6
+#   text hash     9b714bdae402cb8f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a81987b4cf7e41a1
-#   text hash     f0649f875d301ba3
+#   content hash  cb5d0a45632806a6
+#   text hash     94c09a34786228c6
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

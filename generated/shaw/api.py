@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  61ad2b6081a4e97b
-#   text hash     68c703159a1f99c7
+#   content hash  3ba3d069d31867f5
+#   text hash     07c6a4fcc660be1c
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  61ad2b6081a4e97b
-#   text hash     fd7f7d852632d8bc
+#   content hash  3ba3d069d31867f5
+#   text hash     9195797c67029561
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

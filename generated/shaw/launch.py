@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  61ad2b6081a4e97b
-#   text hash     d1612ecb62c43fef
+#   content hash  3ba3d069d31867f5
+#   text hash     660bf0308c3df267
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

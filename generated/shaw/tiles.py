@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  61ad2b6081a4e97b
-#   text hash     84ccf9a2a48abc27
+#   content hash  3ba3d069d31867f5
+#   text hash     b54a22c106ad19e8
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

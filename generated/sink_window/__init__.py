@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca1c1cc693aa3e1a
-#   text hash     9776fbeb13b2d178
+#   content hash  802c5dafaabbc46b
+#   text hash     1f528816fde5a4ac
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

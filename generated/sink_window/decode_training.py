@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca1c1cc693aa3e1a
-#   text hash     3de50e9bf45bd266
+#   content hash  802c5dafaabbc46b
+#   text hash     71e16b902941f8bd
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca1c1cc693aa3e1a
-#   text hash     b3bf20dd24797be8
+#   content hash  802c5dafaabbc46b
+#   text hash     9ae037af72e6dc07
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca1c1cc693aa3e1a
-#   text hash     513bfcb7bc51c6e0
+#   content hash  802c5dafaabbc46b
+#   text hash     379fec69d061c6e5
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca1c1cc693aa3e1a
-#   text hash     c443bf96f52beb04
+#   content hash  802c5dafaabbc46b
+#   text hash     2cc14a6a64c19f64
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -63,6 +63,12 @@ def variant():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_values_and_gradients(case):
     check(case)
+
+
+# other kernels may give these
+@pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
+def test_gradients_of_q_k_and_v_alone(case):
+    VARIANT.check_operands(case)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d44494dd139692bb
-#   text hash     25971cadd13397ec
+#   content hash  41b48839cc159621
+#   text hash     418531c3948cdda5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

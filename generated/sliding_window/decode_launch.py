@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d44494dd139692bb
-#   text hash     d776dda28fb2da76
+#   content hash  41b48839cc159621
+#   text hash     373468944b30b191
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d44494dd139692bb
-#   text hash     7d881b05ea7c2c48
+#   content hash  41b48839cc159621
+#   text hash     d7765804e9107a4f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

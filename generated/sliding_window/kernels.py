@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d44494dd139692bb
-#   text hash     7927aaf02fa81fde
+#   content hash  41b48839cc159621
+#   text hash     8a33dfbee456c2f0
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

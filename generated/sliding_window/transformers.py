@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d44494dd139692bb
-#   text hash     6b407e2220e55527
+#   content hash  41b48839cc159621
+#   text hash     19ca46858096ea8c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  1e5018447108524d
-#   text hash     32d3a2259e9d6b4e
+#   content hash  c2321904e1d0d770
+#   text hash     9d552a7bf6d1759b
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -295,6 +295,11 @@ class Variant:
         x = self.make_inputs(self.small)[name]
         x[..., x.shape[-2] // 2, :] = x[..., : x.shape[-1] // 2] = torch.finfo(x.dtype).min
         self.check(self.small, **{name: x})
+
+    def check_operands(self, case):
+        """Holds the gradients of q, k and v of a call that wants no input's against the reference."""
+        __tracebackhide__ = True
+        replace(self, gradients=self.gradients[:3]).check(case)
 
     def check_gradient_alone(self, name):
         """A gradient that is asked for alone is the one among all."""

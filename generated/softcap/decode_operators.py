@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1da848544640ce4e
-#   text hash     3ddbf2d05f98b1e8
+#   content hash  f5fdeb9b105b1699
+#   text hash     e83f1b4bb90f8c30
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

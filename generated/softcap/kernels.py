@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1da848544640ce4e
-#   text hash     67b6d61265d032c1
+#   content hash  f5fdeb9b105b1699
+#   text hash     9f9bd81798ed372f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

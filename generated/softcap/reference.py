@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1da848544640ce4e
-#   text hash     1fe3ec6924303278
+#   content hash  f5fdeb9b105b1699
+#   text hash     741e5c5324a15457
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1da848544640ce4e
-#   text hash     4592e3e1f187186f
+#   content hash  f5fdeb9b105b1699
+#   text hash     71fc6370048be4ba
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1da848544640ce4e
-#   text hash     0713128be7f7c512
+#   content hash  f5fdeb9b105b1699
+#   text hash     fe3880259acbcaaf
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa416a53da951618
-#   text hash     8813425b9366f71a
+#   content hash  4d8d9ae6fdef02ba
+#   text hash     980d729fc3058aeb
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

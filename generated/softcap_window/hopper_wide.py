@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa416a53da951618
-#   text hash     960473bdead2d33c
+#   content hash  4d8d9ae6fdef02ba
+#   text hash     90865673fa2bb324
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa416a53da951618
-#   text hash     8f83e25d705f29a6
+#   content hash  4d8d9ae6fdef02ba
+#   text hash     52fc4e80bb1d4b07
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

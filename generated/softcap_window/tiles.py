@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa416a53da951618
-#   text hash     5e56149e93353847
+#   content hash  4d8d9ae6fdef02ba
+#   text hash     5875b1367d0f44c0
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa416a53da951618
-#   text hash     3717501203a61aef
+#   content hash  4d8d9ae6fdef02ba
+#   text hash     137e8a88eb6bd62e
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

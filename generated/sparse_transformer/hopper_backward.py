@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f7e92c6612e24893
-#   text hash     778f7d21afc49c8f
+#   content hash  b7ae9a38f26cfaf2
+#   text hash     4b177c1248d6c8f5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f7e92c6612e24893
-#   text hash     929cbddfb86429cd
+#   content hash  b7ae9a38f26cfaf2
+#   text hash     1d218b3faec7642f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

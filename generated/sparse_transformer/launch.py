@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f7e92c6612e24893
-#   text hash     97956b94943aeff1
+#   content hash  b7ae9a38f26cfaf2
+#   text hash     d0bbd65245785665
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f7e92c6612e24893
-#   text hash     d488496048b4c74a
+#   content hash  b7ae9a38f26cfaf2
+#   text hash     fcbc9b0bec789564
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  28c6becd1fe4f39a
-#   text hash     eecd09f31b0db3ce
+#   content hash  4fb5ecb90ac429e8
+#   text hash     5e6d7c085ce45521
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  28c6becd1fe4f39a
-#   text hash     9fe76617916c4d41
+#   content hash  4fb5ecb90ac429e8
+#   text hash     4ea8525dbe862993
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

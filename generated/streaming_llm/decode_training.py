@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  28c6becd1fe4f39a
-#   text hash     df460cbfbe898d8d
+#   content hash  4fb5ecb90ac429e8
+#   text hash     1abed0acb2f1716b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

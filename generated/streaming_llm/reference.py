@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  28c6becd1fe4f39a
-#   text hash     d9e6ae21deeaf7ad
+#   content hash  4fb5ecb90ac429e8
+#   text hash     ead86396c1ad227a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

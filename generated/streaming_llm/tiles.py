@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  28c6becd1fe4f39a
-#   text hash     65678794b333177f
+#   content hash  4fb5ecb90ac429e8
+#   text hash     6cdbcc7b4a9eb87c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e19dd959355f2739
-#   text hash     50e7bf06d025505c
+#   content hash  fe925d8722a3338d
+#   text hash     eee319a0c4a5aa55
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

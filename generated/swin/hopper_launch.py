@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e19dd959355f2739
-#   text hash     be49d7907d102fe9
+#   content hash  fe925d8722a3338d
+#   text hash     c099f494a231c7ae
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e19dd959355f2739
-#   text hash     f6a20a0e11a454de
+#   content hash  fe925d8722a3338d
+#   text hash     32c3f96dcfc61616
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

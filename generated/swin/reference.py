@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e19dd959355f2739
-#   text hash     bfbda9cf3fe08edd
+#   content hash  fe925d8722a3338d
+#   text hash     bec68c383df71207
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e19dd959355f2739
-#   text hash     9d9276b3bd40b869
+#   content hash  fe925d8722a3338d
+#   text hash     b66b7de7477c5396
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  48f43212d62768dd
-#   text hash     8ce61438897ebfb5
+#   content hash  506b5b2c1cc1813c
+#   text hash     2ee54ee576c8c484
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  48f43212d62768dd
-#   text hash     e07c656a978099c8
+#   content hash  506b5b2c1cc1813c
+#   text hash     da29db4b4f5d704e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

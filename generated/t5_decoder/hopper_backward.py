@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  48f43212d62768dd
-#   text hash     988efaf828782385
+#   content hash  506b5b2c1cc1813c
+#   text hash     0899526c0d3530e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  48f43212d62768dd
-#   text hash     12fce2a6a8a073b0
+#   content hash  506b5b2c1cc1813c
+#   text hash     fba84a19e31e2ffd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  48f43212d62768dd
-#   text hash     eebf21338afc7c6c
+#   content hash  506b5b2c1cc1813c
+#   text hash     70b1e05d48d96dec
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

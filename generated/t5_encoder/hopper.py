@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c86b5c8b1cdd262
-#   text hash     14197eb406c83020
+#   content hash  e4ce9537d40e0c1a
+#   text hash     78ee03f20587f1fc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c86b5c8b1cdd262
-#   text hash     68a2e1413ce4194c
+#   content hash  e4ce9537d40e0c1a
+#   text hash     20dc1a332c6c3167
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c86b5c8b1cdd262
-#   text hash     404fd933abc8a65b
+#   content hash  e4ce9537d40e0c1a
+#   text hash     19fa24d6506e7ac3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

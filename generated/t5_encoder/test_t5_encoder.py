@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c86b5c8b1cdd262
-#   text hash     a899b7fd9df491d5
+#   content hash  e4ce9537d40e0c1a
+#   text hash     f35e83b7f2f9ae98
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -53,6 +53,12 @@ def variant():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_values_and_gradients(case):
     check(case)
+
+
+# other kernels may give these
+@pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
+def test_gradients_of_q_k_and_v_alone(case):
+    VARIANT.check_operands(case)
 
 
 @pytest.mark.parametrize("case", FAR, ids=str)

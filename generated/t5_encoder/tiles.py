@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c86b5c8b1cdd262
-#   text hash     5f53bfc862157ad7
+#   content hash  e4ce9537d40e0c1a
+#   text hash     0bc2e021ceece0ab
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9b93bc9d8385b44
-#   text hash     db3a3e8913eb1c8a
+#   content hash  899a0529f4fcfadf
+#   text hash     7d6f066c459ab05d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

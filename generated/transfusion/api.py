@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9b93bc9d8385b44
-#   text hash     5d09f46475c28650
+#   content hash  899a0529f4fcfadf
+#   text hash     cefd563b33837de1
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

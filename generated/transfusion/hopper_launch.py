@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9b93bc9d8385b44
-#   text hash     b6cff748ac59422e
+#   content hash  899a0529f4fcfadf
+#   text hash     afaebd332ac7cc46
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

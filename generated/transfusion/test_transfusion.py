@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9b93bc9d8385b44
-#   text hash     a9b9afc94bf1acbc
+#   content hash  899a0529f4fcfadf
+#   text hash     abc276a5fcdd240c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9b93bc9d8385b44
-#   text hash     58edc90b51645a96
+#   content hash  899a0529f4fcfadf
+#   text hash     6c2d1ab302238caa
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  949b22467c04be39
-#   text hash     a96ba0960425789f
+#   content hash  18d4ec6ec5e94bd8
+#   text hash     84727ebda12f0031
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  949b22467c04be39
-#   text hash     db3d756d25886558
+#   content hash  18d4ec6ec5e94bd8
+#   text hash     fdeb6feaced2fc5d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

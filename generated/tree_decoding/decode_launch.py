@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  949b22467c04be39
-#   text hash     3a2f9cb2ba986a3c
+#   content hash  18d4ec6ec5e94bd8
+#   text hash     451a62537a32e604
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  949b22467c04be39
-#   text hash     99fe377dea78ac60
+#   content hash  18d4ec6ec5e94bd8
+#   text hash     ce10fafffd13b7d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  949b22467c04be39
-#   text hash     12eb6986ec2981d3
+#   content hash  18d4ec6ec5e94bd8
+#   text hash     b9bb38c4a3d20756
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -15,7 +15,7 @@ _SHARED = "so many tiles share the rows that no sequence has"
 
 @dataclass(frozen=True)
 class Order:
-    """Such an order."""
+    """How programs of the forward pass come to the next tile of queries."""
 
     numbers: tuple[str, ...]  # by which a launch tells of it
     found: tuple[Statement, ...]  # the statements by which the loader finds an item's tile, sequence and head

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     bb74c08bb207f814
+#   content hash  6a438f681b5d3bb0
+#   text hash     44f335e3303ba6ca
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     72dd48eb4a476ce1
+#   content hash  6a438f681b5d3bb0
+#   text hash     1bbc91f9cedc759f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     a35ee3c166d23124
+#   content hash  6a438f681b5d3bb0
+#   text hash     f0e6407cba2ca365
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

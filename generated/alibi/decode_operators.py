@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     318a890df6d22366
+#   content hash  6a438f681b5d3bb0
+#   text hash     78354f381e5ef19d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

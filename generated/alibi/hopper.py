@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     c0ec79d9575c89a9
+#   content hash  6a438f681b5d3bb0
+#   text hash     9edaf261f63bf805
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     cd974015211b071b
+#   content hash  6a438f681b5d3bb0
+#   text hash     395edc0fa7884908
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     a3861aa6a026b28c
+#   content hash  6a438f681b5d3bb0
+#   text hash     18ad62a780994500
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

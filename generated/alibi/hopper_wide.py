@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     60cc1b2209ed97f4
+#   content hash  6a438f681b5d3bb0
+#   text hash     599454542227e449
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     7b85d7d0a76a924f
+#   content hash  6a438f681b5d3bb0
+#   text hash     de15072e2cf4d2bb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

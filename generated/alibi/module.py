@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     939ada12a3c14b26
+#   content hash  6a438f681b5d3bb0
+#   text hash     eca7f74bbf4550ed
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     a9162376c3cfaffa
+#   content hash  6a438f681b5d3bb0
+#   text hash     4ea04607f84311b3
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69e0a102c7b9b8cf
-#   text hash     1f36947396147541
+#   content hash  6a438f681b5d3bb0
+#   text hash     fb58de5a8e4211bb
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

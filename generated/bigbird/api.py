@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e1bcc65b89a997b5
-#   text hash     e4899e1072d2cda8
+#   content hash  b3fcfd65a940db65
+#   text hash     506103ce54852f94
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e1bcc65b89a997b5
-#   text hash     1459590a0aca2ee5
+#   content hash  b3fcfd65a940db65
+#   text hash     28fdfd9abcc30c2a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

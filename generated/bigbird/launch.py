@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e1bcc65b89a997b5
-#   text hash     33b13ba6b773aba3
+#   content hash  b3fcfd65a940db65
+#   text hash     fa5ee848fd8cb20c
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e1bcc65b89a997b5
-#   text hash     dcab0e00099e98a8
+#   content hash  b3fcfd65a940db65
+#   text hash     45eebc7f3a9db2c8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e1bcc65b89a997b5
-#   text hash     67b9ea8e046b8e2e
+#   content hash  b3fcfd65a940db65
+#   text hash     40647a388d8df24c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

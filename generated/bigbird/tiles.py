@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e1bcc65b89a997b5
-#   text hash     f172ee42260e9058
+#   content hash  b3fcfd65a940db65
+#   text hash     f66e4b45c62e4a2b
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7371a951878c90fa
-#   text hash     9f2cadb4d19d623d
+#   content hash  d04fbf573441d2b4
+#   text hash     e69627486fe16f5d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7371a951878c90fa
-#   text hash     e4c749d85960ffc0
+#   content hash  d04fbf573441d2b4
+#   text hash     4bc68b03516ee4fa
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7371a951878c90fa
-#   text hash     d44fd8fb8897f1b0
+#   content hash  d04fbf573441d2b4
+#   text hash     ed441cfa15768933
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

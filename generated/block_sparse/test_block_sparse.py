@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7371a951878c90fa
-#   text hash     43d616473823722a
+#   content hash  d04fbf573441d2b4
+#   text hash     08f13ce6b84d60a9
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7371a951878c90fa
-#   text hash     eb57c4a5c74defe4
+#   content hash  d04fbf573441d2b4
+#   text hash     182b7af1bea14de7
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     d962f201d6a2e743
+#   content hash  850faee2af9a1100
+#   text hash     e20b018de29fbf0f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

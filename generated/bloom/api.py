@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     418bd66571e25632
+#   content hash  850faee2af9a1100
+#   text hash     7caf26ea88962273
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

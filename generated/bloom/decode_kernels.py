@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     50e07f55c85fbbf1
+#   content hash  850faee2af9a1100
+#   text hash     770a86f0cddb14cd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

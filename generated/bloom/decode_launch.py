@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     b6ca10290e628960
+#   content hash  850faee2af9a1100
+#   text hash     86abb3ffa20af10f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

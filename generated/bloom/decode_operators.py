@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     f59e100cf9603007
+#   content hash  850faee2af9a1100
+#   text hash     3b2785d9a1474a55
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

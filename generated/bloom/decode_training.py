@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     8beca1d68532aa1c
+#   content hash  850faee2af9a1100
+#   text hash     bfb4647869bef769
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

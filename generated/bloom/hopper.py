@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     24fd81a61fa21f24
+#   content hash  850faee2af9a1100
+#   text hash     6002783014bb6cf7
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     cae75f562a60e546
+#   content hash  850faee2af9a1100
+#   text hash     ec553df4a85d2ce0
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     a6bc8a97ebe3603e
+#   content hash  850faee2af9a1100
+#   text hash     121a1c9229c7926d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     f11ebb007d58b50f
+#   content hash  850faee2af9a1100
+#   text hash     a4c943427e3a2353
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     6796dfb67bdeb0f7
+#   content hash  850faee2af9a1100
+#   text hash     3a64b754a3942d45
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

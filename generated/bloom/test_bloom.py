@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     16f159cb94315d99
+#   content hash  850faee2af9a1100
+#   text hash     b4a2319762991f8f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c1788b514f71692
-#   text hash     e982379e764126ed
+#   content hash  850faee2af9a1100
+#   text hash     4f18ee502b7d4834
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     66036fb7ebde5252
+#   content hash  52bb4869af18954e
+#   text hash     9b1910fcc116e83f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

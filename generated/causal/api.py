@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     54f5ff33a3d80504
+#   content hash  52bb4869af18954e
+#   text hash     0e5c02511cb78fa4
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     f245102b0c1eb940
+#   content hash  52bb4869af18954e
+#   text hash     5b4db9b631704292
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     e05d6ab2e9a7bd67
+#   content hash  52bb4869af18954e
+#   text hash     8ecc4fd689e26ea7
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

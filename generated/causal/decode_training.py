@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     c751ed6e3e974f1e
+#   content hash  52bb4869af18954e
+#   text hash     bf29399bd79aca58
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     f9513cc4400f5571
+#   content hash  52bb4869af18954e
+#   text hash     8b9dd24bbd75c438
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     cc434e2ccb263c90
+#   content hash  52bb4869af18954e
+#   text hash     0156aa47d403d10b
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     73152bb220d82c57
+#   content hash  52bb4869af18954e
+#   text hash     16ef4bf5511c716a
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     fb653ae220684766
+#   content hash  52bb4869af18954e
+#   text hash     bb0a70b47f358622
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

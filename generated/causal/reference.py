@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     739e9968342a2be5
+#   content hash  52bb4869af18954e
+#   text hash     c7f7cf6cc43419ef
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

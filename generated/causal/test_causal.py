@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     a1af8c2afe2b4e0d
+#   content hash  52bb4869af18954e
+#   text hash     1dd3685da1093aac
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

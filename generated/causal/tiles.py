@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     cc06e4089935f111
+#   content hash  52bb4869af18954e
+#   text hash     53e6ae2660bec985
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

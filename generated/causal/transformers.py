@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9371dfa38077c10d
-#   text hash     33782f3b6919c86b
+#   content hash  52bb4869af18954e
+#   text hash     1442ad0e64c67ae2
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     c09adce1157f951c
+#   content hash  a88a7ec3918749d4
+#   text hash     62507cc49e293fba
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     0a9082fc8ccb8f0c
+#   content hash  a88a7ec3918749d4
+#   text hash     dbddfab2194cb0c6
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     550fc069a143e39c
+#   content hash  a88a7ec3918749d4
+#   text hash     e7a001c781ee99b0
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     4b1f567e30358e3a
+#   content hash  a88a7ec3918749d4
+#   text hash     98e46964586782b4
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     6cea50e5ccffe60a
+#   content hash  a88a7ec3918749d4
+#   text hash     82f276451587fa99
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     2da48aec291c7289
+#   content hash  a88a7ec3918749d4
+#   text hash     8936fd73cb8fd1ce
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     2a6772097c620886
+#   content hash  a88a7ec3918749d4
+#   text hash     e4b4998da4366fc3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

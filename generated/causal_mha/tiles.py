@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b1e71ff794806f15
-#   text hash     d01c1b6efb25d0fc
+#   content hash  a88a7ec3918749d4
+#   text hash     9577b1f2f7708898
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

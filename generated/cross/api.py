@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     7641fbe2df514633
+#   content hash  db02f6e056af8c1e
+#   text hash     24366c8a510f651a
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     78caec93a6755c09
+#   content hash  db02f6e056af8c1e
+#   text hash     dc61db4da2728a04
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

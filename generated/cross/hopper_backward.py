@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     e288ff1644e301a6
+#   content hash  db02f6e056af8c1e
+#   text hash     17bf92b0b312cbbf
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

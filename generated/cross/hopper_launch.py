@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     476c7fbaee4741e8
+#   content hash  db02f6e056af8c1e
+#   text hash     490814cf3a1169bf
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

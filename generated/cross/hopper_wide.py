@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     cad3b076531c2d0f
+#   content hash  db02f6e056af8c1e
+#   text hash     c7fed52f60978a7d
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

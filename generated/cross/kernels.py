@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     b2a15f12b01c26a6
+#   content hash  db02f6e056af8c1e
+#   text hash     d254d2685be79768
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     fdcd6c1237e70ca1
+#   content hash  db02f6e056af8c1e
+#   text hash     0e755f025d228b44
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

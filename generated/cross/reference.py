@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     3082ef86b081a270
+#   content hash  db02f6e056af8c1e
+#   text hash     0850f6e633080a39
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

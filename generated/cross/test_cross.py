@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     2f85f25412e92b25
+#   content hash  db02f6e056af8c1e
+#   text hash     3065f1907bf52301
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     64fac70e8abfa7d9
+#   content hash  db02f6e056af8c1e
+#   text hash     fdc3fd79392e05be
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5aef7052f17b66b3
-#   text hash     f7ba39e6b7e3bda2
+#   content hash  db02f6e056af8c1e
+#   text hash     5a73de23371de476
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

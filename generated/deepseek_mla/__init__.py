@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     8096895910549deb
+#   content hash  00f51c677f388574
+#   text hash     5bd1c6de1d1d945a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

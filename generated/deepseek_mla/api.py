@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     294ff5fcbce5d462
+#   content hash  00f51c677f388574
+#   text hash     19adee8aa6684af6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

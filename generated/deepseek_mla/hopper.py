@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     14a1a8532c9516b6
+#   content hash  00f51c677f388574
+#   text hash     4799e70c86a339d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     8b5ae39ece340e30
+#   content hash  00f51c677f388574
+#   text hash     813a502c30dcd140
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     777133df3e2024c8
+#   content hash  00f51c677f388574
+#   text hash     4b446ef01d040bb6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     9d1c2bf251294d3b
+#   content hash  00f51c677f388574
+#   text hash     313e53f97a7cd698
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

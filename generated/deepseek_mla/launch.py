@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     7932a08e869d528c
+#   content hash  00f51c677f388574
+#   text hash     3f2d8babadcd0081
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

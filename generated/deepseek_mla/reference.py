@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     3cf23f3d12f51be2
+#   content hash  00f51c677f388574
+#   text hash     9713e83b11e0da28
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

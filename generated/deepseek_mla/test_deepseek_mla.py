@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     9a8f04698f9fa886
+#   content hash  00f51c677f388574
+#   text hash     034778e729437ee0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     5a6717cfe0279403
+#   content hash  00f51c677f388574
+#   text hash     73c3ca394f47c475
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e7b75e48750f6b09
-#   text hash     498c07d91fd3ed27
+#   content hash  00f51c677f388574
+#   text hash     8cbd2a97538da505
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

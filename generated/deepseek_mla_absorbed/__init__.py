@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     cfc884f0c10de49f
+#   content hash  c1bf9d39355d9f09
+#   text hash     0bc77ce542dce1bc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

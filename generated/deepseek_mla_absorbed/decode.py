@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     183c58dc72365d4c
+#   content hash  c1bf9d39355d9f09
+#   text hash     c0008e82d55b2032
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

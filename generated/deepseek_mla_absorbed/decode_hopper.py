@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     334de96e2aa2cd65
+#   content hash  c1bf9d39355d9f09
+#   text hash     26c89c3c60ce28f3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

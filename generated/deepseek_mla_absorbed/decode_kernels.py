@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     fe3c51628d95dd7e
+#   content hash  c1bf9d39355d9f09
+#   text hash     b121ac14fabe5c47
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

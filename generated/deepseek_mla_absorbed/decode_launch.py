@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     be9aac339ddd5c50
+#   content hash  c1bf9d39355d9f09
+#   text hash     7c6f96ebfe5357c6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

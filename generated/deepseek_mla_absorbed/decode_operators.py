@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     f73da305f6e15e65
+#   content hash  c1bf9d39355d9f09
+#   text hash     12c2c2842c350f43
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

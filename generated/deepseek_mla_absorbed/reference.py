@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     e30d2e94abad126b
+#   content hash  c1bf9d39355d9f09
+#   text hash     14b9d8e8bb961ca0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     b736dd2916d9a248
+#   content hash  c1bf9d39355d9f09
+#   text hash     c632de97d6c8a030
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

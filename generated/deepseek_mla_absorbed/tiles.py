@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e8b8284017c0eafc
-#   text hash     39610c45acd2f7b3
+#   content hash  c1bf9d39355d9f09
+#   text hash     78cfa88d51cdf6f2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

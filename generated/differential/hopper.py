@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     3e307dfab9cf7c4d
+#   content hash  ee48b0f00cfa21e9
+#   text hash     bf96693f5425c001
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     0ad99def922c8e7a
+#   content hash  ee48b0f00cfa21e9
+#   text hash     b82638ef21a337a2
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

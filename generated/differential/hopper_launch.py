@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     042ab9aea9dd9286
+#   content hash  ee48b0f00cfa21e9
+#   text hash     5a5fcbff756b91ed
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

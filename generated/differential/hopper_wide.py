@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     b0e04bc1616c3227
+#   content hash  ee48b0f00cfa21e9
+#   text hash     1961505d33aba807
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

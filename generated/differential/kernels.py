@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     bcdf3c2d4ea82250
+#   content hash  ee48b0f00cfa21e9
+#   text hash     15ca7e5897839a27
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

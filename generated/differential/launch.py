@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     c60fcf12e8c0ec8d
+#   content hash  ee48b0f00cfa21e9
+#   text hash     8d47e5c2fe025766
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     4a9cf79832aee944
+#   content hash  ee48b0f00cfa21e9
+#   text hash     c245f4907ea5a842
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

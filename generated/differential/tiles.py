@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06abbdeb75eaabf9
-#   text hash     f6f4efb748344c9e
+#   content hash  ee48b0f00cfa21e9
+#   text hash     afe3d01fa8da2b93
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     771fcd4fbe4fb6e4
+#   content hash  21be17bbce503519
+#   text hash     e2d836a62e28874a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     eb31cdc9f8e07a9a
+#   content hash  21be17bbce503519
+#   text hash     0680a80d00d73dac
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

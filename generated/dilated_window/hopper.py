@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     d712ddb6ca799764
+#   content hash  21be17bbce503519
+#   text hash     81faaf8779fdaf5d
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     b5cf7e724d8225d8
+#   content hash  21be17bbce503519
+#   text hash     e64eb8a3dd3361b0
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

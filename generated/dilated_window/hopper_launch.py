@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     0d13f21d3cac5f7c
+#   content hash  21be17bbce503519
+#   text hash     827573c97415ce40
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

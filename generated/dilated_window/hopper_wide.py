@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     fd3b8a83d265a1fd
+#   content hash  21be17bbce503519
+#   text hash     49beabe1ef82fe87
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

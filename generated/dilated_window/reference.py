@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     55858f33290cbd0d
+#   content hash  21be17bbce503519
+#   text hash     f96ba81a1cfa9801
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

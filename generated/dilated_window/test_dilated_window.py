@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     4830a332368087c8
+#   content hash  21be17bbce503519
+#   text hash     5bfd25bbb2910168
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

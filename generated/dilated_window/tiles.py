@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1d6428099ffc2bc6
-#   text hash     dd8afc2782fb54a1
+#   content hash  21be17bbce503519
+#   text hash     a8a76e494e53753e
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99bc7eb43d91265a
-#   text hash     d67cc2395e909a70
+#   content hash  5ac6d56301127de9
+#   text hash     8b3dd47acd40534e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

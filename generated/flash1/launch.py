@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99bc7eb43d91265a
-#   text hash     03a45e26d0d4efba
+#   content hash  5ac6d56301127de9
+#   text hash     20a0ffd8d9fe4f34
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

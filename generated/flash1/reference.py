@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  99bc7eb43d91265a
-#   text hash     5a78197814349f16
+#   content hash  5ac6d56301127de9
+#   text hash     145a06c20b7c6da2
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  131ad1a6baddc0f5
-#   text hash     a7317d80258f1758
+#   content hash  67ec6b68bb47f99b
+#   text hash     35119e15e5feaaff
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

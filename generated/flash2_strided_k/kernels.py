@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  131ad1a6baddc0f5
-#   text hash     53ffc334a468c5ca
+#   content hash  67ec6b68bb47f99b
+#   text hash     44745dc912f8bfeb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

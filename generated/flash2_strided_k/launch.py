@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  131ad1a6baddc0f5
-#   text hash     b5ecb7194f558235
+#   content hash  67ec6b68bb47f99b
+#   text hash     0afd7493473f727d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

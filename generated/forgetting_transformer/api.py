@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31692321a99a335
-#   text hash     71971ed9fcb3f5bf
+#   content hash  9038ce824831ebe2
+#   text hash     884734978881683d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31692321a99a335
-#   text hash     7ec2417e9bbeb5aa
+#   content hash  9038ce824831ebe2
+#   text hash     fa29852e696ac767
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31692321a99a335
-#   text hash     61fe08e3e884e4f7
+#   content hash  9038ce824831ebe2
+#   text hash     84c1aa6ebec190ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31692321a99a335
-#   text hash     8ce5cc0767ea625c
+#   content hash  9038ce824831ebe2
+#   text hash     2a16ef77acdf5419
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

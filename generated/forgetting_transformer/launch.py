@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31692321a99a335
-#   text hash     dd0fef16dacdee56
+#   content hash  9038ce824831ebe2
+#   text hash     89547dceca678cb8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31692321a99a335
-#   text hash     d93f0a0117ec2ad5
+#   content hash  9038ce824831ebe2
+#   text hash     4205aa35def69993
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31692321a99a335
-#   text hash     ba51b089c1a18bb4
+#   content hash  9038ce824831ebe2
+#   text hash     4b1b47ec6c223974
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

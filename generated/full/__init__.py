@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     3ae47c3f55d62143
+#   content hash  f332f7ed04957caf
+#   text hash     97b843febd9b0f73
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

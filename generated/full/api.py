@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     15b389a55b22716b
+#   content hash  f332f7ed04957caf
+#   text hash     1fdc74c074be74ec
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

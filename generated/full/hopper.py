@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     7fad9bf7cadf915d
+#   content hash  f332f7ed04957caf
+#   text hash     cfb4b190cd3e2e19
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

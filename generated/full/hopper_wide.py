@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     b6c6a6bd31b7f7cc
+#   content hash  f332f7ed04957caf
+#   text hash     cc5f94f949631836
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

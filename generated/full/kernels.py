@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     6fa5fa46f57eaac0
+#   content hash  f332f7ed04957caf
+#   text hash     a555430a0aeca2c7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     9d7fec93c86c1a4c
+#   content hash  f332f7ed04957caf
+#   text hash     36fb705ee432b8b1
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

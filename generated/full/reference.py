@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     12b7e3c55b9d73fb
+#   content hash  f332f7ed04957caf
+#   text hash     2ff731a6251fdcf2
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     cc524b298c56b27b
+#   content hash  f332f7ed04957caf
+#   text hash     93cb6ebf388380a8
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adacf9d089160382
-#   text hash     3c0c7580a7082ccb
+#   content hash  f332f7ed04957caf
+#   text hash     0a1941d37572f0f5
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

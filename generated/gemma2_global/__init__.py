@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     0376e6cdccf519ef
+#   content hash  5bea977b0ce7ff1e
+#   text hash     10f2cad93232696c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     3ddb1a48404412ed
+#   content hash  5bea977b0ce7ff1e
+#   text hash     2a91edd37c4563d2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

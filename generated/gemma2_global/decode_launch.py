@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     7a099595bcb2b208
+#   content hash  5bea977b0ce7ff1e
+#   text hash     c6ac95b8515e0f9b
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     bf0d8ded75a16f71
+#   content hash  5bea977b0ce7ff1e
+#   text hash     c992c5b681045164
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     e3b8bda922c2dc50
+#   content hash  5bea977b0ce7ff1e
+#   text hash     ecd97be3b3064ddd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     e793755b4472a799
+#   content hash  5bea977b0ce7ff1e
+#   text hash     4cae9342a283cc7b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

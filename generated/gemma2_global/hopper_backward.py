@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     06348fadf3277910
+#   content hash  5bea977b0ce7ff1e
+#   text hash     92c4e8e70fdd9d7b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

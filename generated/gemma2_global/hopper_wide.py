@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     11e37d32e9d57986
+#   content hash  5bea977b0ce7ff1e
+#   text hash     ebd737bd76829d5b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

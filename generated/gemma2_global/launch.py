@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     b60089b59ca96f1e
+#   content hash  5bea977b0ce7ff1e
+#   text hash     90945886007d9218
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

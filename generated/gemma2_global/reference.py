@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     0d93d3a510a1f5ff
+#   content hash  5bea977b0ce7ff1e
+#   text hash     71c33e7bc695d345
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     7dc329f3fb15f8a2
+#   content hash  5bea977b0ce7ff1e
+#   text hash     1e3be5aaf9934a66
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

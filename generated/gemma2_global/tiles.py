@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f9978fd08a7f964
-#   text hash     7753cdbf9a6badb8
+#   content hash  5bea977b0ce7ff1e
+#   text hash     fbf4bd2e3de9e119
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

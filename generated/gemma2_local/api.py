@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     9622e7fd16db03c7
+#   content hash  03336568843b0c1f
+#   text hash     596442a3e2444cf5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     07955f005a9135a5
+#   content hash  03336568843b0c1f
+#   text hash     a0b48d0b6eb8114b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     a2dc0d83c6ee96aa
+#   content hash  03336568843b0c1f
+#   text hash     a241dccf4e20013c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     8ef6b471d93a8add
+#   content hash  03336568843b0c1f
+#   text hash     b5569970b889a02d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

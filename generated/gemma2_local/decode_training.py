@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     88371ef7b6692007
+#   content hash  03336568843b0c1f
+#   text hash     1d35d6772c14d34c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

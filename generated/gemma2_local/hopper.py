@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     5f50d9cce8466cbd
+#   content hash  03336568843b0c1f
+#   text hash     b8fa419ae27bfd87
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

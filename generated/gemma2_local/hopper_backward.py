@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     a3a100614514ed91
+#   content hash  03336568843b0c1f
+#   text hash     b1917fcf248f3f47
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

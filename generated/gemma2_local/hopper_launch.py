@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     a68ed34bcb8e12d2
+#   content hash  03336568843b0c1f
+#   text hash     3f35bd36d7793d5c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

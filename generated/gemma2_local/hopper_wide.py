@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     d277d60d3bd3ec06
+#   content hash  03336568843b0c1f
+#   text hash     0d957e575673ef99
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

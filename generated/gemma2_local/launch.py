@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     1cbebdeec5a0698e
+#   content hash  03336568843b0c1f
+#   text hash     c14f0133e9ed39cd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     503887540ae9df97
+#   content hash  03336568843b0c1f
+#   text hash     c0d9a361e5d06bcb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     dc895774566c072b
+#   content hash  03336568843b0c1f
+#   text hash     7d2310d5a2c779bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

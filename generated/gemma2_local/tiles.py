@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a10c5495950fa92d
-#   text hash     1b51e018e7d46279
+#   content hash  03336568843b0c1f
+#   text hash     74ba4aecdd706e08
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95605497b19b084
-#   text hash     2570bb54bd20e378
+#   content hash  e9c289996ea5e18e
+#   text hash     302793221ef26410
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

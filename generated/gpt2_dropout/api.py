@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95605497b19b084
-#   text hash     b74522b92df8511c
+#   content hash  e9c289996ea5e18e
+#   text hash     12b6247b8038e6a3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

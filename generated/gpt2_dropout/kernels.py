@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95605497b19b084
-#   text hash     63ab1d027e15d77a
+#   content hash  e9c289996ea5e18e
+#   text hash     8b83410f8ee78dea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95605497b19b084
-#   text hash     23d28b8a25515836
+#   content hash  e9c289996ea5e18e
+#   text hash     52135170cb13031d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95605497b19b084
-#   text hash     d040aebddcbed8ad
+#   content hash  e9c289996ea5e18e
+#   text hash     71f15f6a381c461a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95605497b19b084
-#   text hash     20963029ad73cbc7
+#   content hash  e9c289996ea5e18e
+#   text hash     a50d0f7f0289219b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95605497b19b084
-#   text hash     4c5c1d4081cecd7c
+#   content hash  e9c289996ea5e18e
+#   text hash     e4fdd33125e24134
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     3a25fef1324557ce
+#   content hash  c376881aa3cee099
+#   text hash     b326b6fed347cd08
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

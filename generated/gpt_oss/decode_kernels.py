@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     66d57a64e4cac577
+#   content hash  c376881aa3cee099
+#   text hash     982d7d7171308ead
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

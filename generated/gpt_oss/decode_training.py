@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     dba36eb9f83144ad
+#   content hash  c376881aa3cee099
+#   text hash     12fb4efd8a55d1a3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

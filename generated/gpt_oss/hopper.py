@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     24b5ca3ef68b814a
+#   content hash  c376881aa3cee099
+#   text hash     be8d5c84eead9185
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     8ca85ea3913e1fbe
+#   content hash  c376881aa3cee099
+#   text hash     d79f134b867fb67e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

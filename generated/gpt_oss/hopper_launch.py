@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     ae78dd06ecafae6d
+#   content hash  c376881aa3cee099
+#   text hash     b6423bb76802b0b4
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

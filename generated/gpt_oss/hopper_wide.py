@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     08a5b84af7beb71b
+#   content hash  c376881aa3cee099
+#   text hash     6209ecd15e5f22ac
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

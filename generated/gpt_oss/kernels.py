@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     347fee7a3886d592
+#   content hash  c376881aa3cee099
+#   text hash     71a44b0fbcd268b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

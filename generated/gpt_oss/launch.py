@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     ce804a1a60b7c6ef
+#   content hash  c376881aa3cee099
+#   text hash     7b145475eb5313f2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     9bc1c7b33c7c1314
+#   content hash  c376881aa3cee099
+#   text hash     edbc41447c3aa56c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

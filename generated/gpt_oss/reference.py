@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     6196ac3d6734e57c
+#   content hash  c376881aa3cee099
+#   text hash     0f72efc2a7596efb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     5b9cf4217d01b360
+#   content hash  c376881aa3cee099
+#   text hash     5a3885c05f8e1fc7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bafad4fb1f8d3b67
-#   text hash     53b1bb94b09a3856
+#   content hash  c376881aa3cee099
+#   text hash     cebc4c83dac76529
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     5fbde1cb34b35b9a
+#   content hash  b0f96350fce99b52
+#   text hash     0c355b18fbadff44
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     38256220b7afc507
+#   content hash  b0f96350fce99b52
+#   text hash     7dcc600c4b0442ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     a414c5f64e5d2997
+#   content hash  b0f96350fce99b52
+#   text hash     42fdeb14e7be82aa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

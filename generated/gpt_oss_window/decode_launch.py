@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     d7d484822fdc6569
+#   content hash  b0f96350fce99b52
+#   text hash     c0564892fc93889d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

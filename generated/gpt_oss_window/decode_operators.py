@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     7659fb834b0896de
+#   content hash  b0f96350fce99b52
+#   text hash     d0b5270333f9d46b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     d70ab554397eb9bf
+#   content hash  b0f96350fce99b52
+#   text hash     7ebd4fcca563a759
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

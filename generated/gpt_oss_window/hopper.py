@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     56eebd8b7cf9924c
+#   content hash  b0f96350fce99b52
+#   text hash     7f3c7de86941ebc6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

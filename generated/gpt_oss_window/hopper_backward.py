@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     e8debd12ebc8729e
+#   content hash  b0f96350fce99b52
+#   text hash     7fad9ec61dbe2044
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     752ea9ca2ec10168
+#   content hash  b0f96350fce99b52
+#   text hash     dc3c46b0b53384d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

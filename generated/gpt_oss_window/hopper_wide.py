@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     1ced80126099ebb0
+#   content hash  b0f96350fce99b52
+#   text hash     40f671eaedd45ea7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     498d9fca7d985a56
+#   content hash  b0f96350fce99b52
+#   text hash     2c18b1a617bd9d6e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11cbb9188a604983
-#   text hash     802a1f2238bf8554
+#   content hash  b0f96350fce99b52
+#   text hash     52c414ed2ab51804
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

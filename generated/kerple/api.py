@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     7c2bc88af14d7154
+#   content hash  dd644fda5ac561b8
+#   text hash     031b4107ad09761b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     74bd8f44059c6923
+#   content hash  dd644fda5ac561b8
+#   text hash     7547beab9b05d5d6
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     61d4efa2860671eb
+#   content hash  dd644fda5ac561b8
+#   text hash     a90e5000d8e5a4d2
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

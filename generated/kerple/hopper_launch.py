@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     37a3cb063b4abd6d
+#   content hash  dd644fda5ac561b8
+#   text hash     49dab9f1474815b4
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

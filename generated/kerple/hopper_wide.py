@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     68a05c285093424c
+#   content hash  dd644fda5ac561b8
+#   text hash     44156be00c708627
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

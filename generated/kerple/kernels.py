@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     b6d413d297ea3e25
+#   content hash  dd644fda5ac561b8
+#   text hash     c091bab0a52654e7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     a88fb2782f49f6ea
+#   content hash  dd644fda5ac561b8
+#   text hash     f2e18ff5d16318e7
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

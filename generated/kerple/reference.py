@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     6e0ae615684ac796
+#   content hash  dd644fda5ac561b8
+#   text hash     1f1deb8a4a2cc3c5
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

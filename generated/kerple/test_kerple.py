@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     33115618dd48c5c2
+#   content hash  dd644fda5ac561b8
+#   text hash     edaaa7e40faa1c34
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8b92f3d5690080c5
-#   text hash     93276472dc521ba7
+#   content hash  dd644fda5ac561b8
+#   text hash     25071ccc1f92a499
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     bc4c8bc1e34805ea
+#   content hash  c00415697c7b1bdc
+#   text hash     ec4e152ff8d851cb
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     ffe045b1a7a90d65
+#   content hash  c00415697c7b1bdc
+#   text hash     08288d2fcb572e0d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

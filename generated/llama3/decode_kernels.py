@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     fd98561905760d8f
+#   content hash  c00415697c7b1bdc
+#   text hash     2401bb96b79d38ed
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

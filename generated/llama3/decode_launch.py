@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     9e0e1c801718f73b
+#   content hash  c00415697c7b1bdc
+#   text hash     cc106680bd457418
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     8a7352fde5ee8a67
+#   content hash  c00415697c7b1bdc
+#   text hash     fc86a5aff5cf16c6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

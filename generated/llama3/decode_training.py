@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     764580487efb0a90
+#   content hash  c00415697c7b1bdc
+#   text hash     4bd237edd0b6dd64
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

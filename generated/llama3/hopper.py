@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     7a389a0b41aead5e
+#   content hash  c00415697c7b1bdc
+#   text hash     a135ec1a45e9ad06
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     008fcee220e11ec9
+#   content hash  c00415697c7b1bdc
+#   text hash     dda5f3138c9483ee
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

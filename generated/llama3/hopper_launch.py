@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     ae769e8c71ec6381
+#   content hash  c00415697c7b1bdc
+#   text hash     f0b5d046f17bb1fc
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     afb2d44edfbebceb
+#   content hash  c00415697c7b1bdc
+#   text hash     9b8d275ed006c944
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     c6c2080eb650388a
+#   content hash  c00415697c7b1bdc
+#   text hash     283bc40a5969573f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     3cfe483e4ae99eaf
+#   content hash  c00415697c7b1bdc
+#   text hash     36d7e1e7b52bee3c
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     aefbf7e6e2a191de
+#   content hash  c00415697c7b1bdc
+#   text hash     932b118911c57d31
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28d70b8269900aba
-#   text hash     6ea085d42673523a
+#   content hash  c00415697c7b1bdc
+#   text hash     d4131fb7d1cc6384
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     f2a009c52f2c07ae
+#   content hash  7cb444a585b8035f
+#   text hash     ef10b8498cc4658a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

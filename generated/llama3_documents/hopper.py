@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     0bc3b9b25a308680
+#   content hash  7cb444a585b8035f
+#   text hash     6f31a9592f6a7315
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

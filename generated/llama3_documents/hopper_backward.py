@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     572df0704cfe0d53
+#   content hash  7cb444a585b8035f
+#   text hash     73cfed439412fa1e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

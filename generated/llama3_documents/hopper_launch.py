@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     cc442886fb3d56c2
+#   content hash  7cb444a585b8035f
+#   text hash     54d639fecd6612eb
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     279afd61163da062
+#   content hash  7cb444a585b8035f
+#   text hash     31273481d9ae724b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

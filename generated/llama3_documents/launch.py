@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     18eb9cf8a5a5b3c9
+#   content hash  7cb444a585b8035f
+#   text hash     a88ed06337876e47
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     b6efb36112971c00
+#   content hash  7cb444a585b8035f
+#   text hash     4a62ee8770c9acb0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

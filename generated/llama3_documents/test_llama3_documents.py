@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     4aab63270f14e062
+#   content hash  7cb444a585b8035f
+#   text hash     cc43593b8cee87f2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

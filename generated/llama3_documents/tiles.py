@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3b5c7c62f39996dd
-#   text hash     dbe682085b17ed3b
+#   content hash  7cb444a585b8035f
+#   text hash     04b93f09a264e4ad
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

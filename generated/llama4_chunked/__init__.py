@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     347649cb2087b44f
+#   content hash  bcb15a834f906520
+#   text hash     84f6683fb036f98d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     9e2ff8188b21f69f
+#   content hash  bcb15a834f906520
+#   text hash     e96e666322174253
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     297a84e3829f98c1
+#   content hash  bcb15a834f906520
+#   text hash     f92a539411b495de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     cd0666e45ea0c265
+#   content hash  bcb15a834f906520
+#   text hash     c3610d2a3af1220b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

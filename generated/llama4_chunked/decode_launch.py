@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     3e8d9527cbb4e3ec
+#   content hash  bcb15a834f906520
+#   text hash     ce9905e436a30122
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

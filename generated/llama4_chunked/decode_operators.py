@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     432a178044607eda
+#   content hash  bcb15a834f906520
+#   text hash     bb9a2ec460110682
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

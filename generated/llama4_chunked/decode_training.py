@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     9722e287d4a8070f
+#   content hash  bcb15a834f906520
+#   text hash     8c617e1344033e27
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

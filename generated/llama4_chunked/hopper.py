@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     767d58d7be6cce1e
+#   content hash  bcb15a834f906520
+#   text hash     7a7100e973c2a036
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

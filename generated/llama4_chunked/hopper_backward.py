@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     a72bc27ac6c57c0e
+#   content hash  bcb15a834f906520
+#   text hash     67e19d2e718bb27c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     dea880a86789df5a
+#   content hash  bcb15a834f906520
+#   text hash     4e179f45e677dfbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

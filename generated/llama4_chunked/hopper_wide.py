@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     57f4ed9d8af3b949
+#   content hash  bcb15a834f906520
+#   text hash     823b0beb83d9ab64
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     fe3a1ab0a270f7a0
+#   content hash  bcb15a834f906520
+#   text hash     52c9a24bed53f034
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     856095b7af26501b
+#   content hash  bcb15a834f906520
+#   text hash     8787043ddeeba5fe
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

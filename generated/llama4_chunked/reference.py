@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     653714e68d186ed6
+#   content hash  bcb15a834f906520
+#   text hash     65fff248437a9bc9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     b840448662cf3cd8
+#   content hash  bcb15a834f906520
+#   text hash     43eec7e7ba2704df
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

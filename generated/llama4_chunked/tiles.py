@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fa2a0523d81627bb
-#   text hash     3142047331a261a4
+#   content hash  bcb15a834f906520
+#   text hash     b2106d243cad2c0a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

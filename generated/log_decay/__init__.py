@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     b1da5bacab987bf6
+#   content hash  cc42f3da33087706
+#   text hash     a24ac053df1d4d53
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     111869f61ac0a219
+#   content hash  cc42f3da33087706
+#   text hash     ec7cd6a951027e20
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     7508af1fdf49eb11
+#   content hash  cc42f3da33087706
+#   text hash     2d0a1de58ee8dfb2
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     b22ff6f6d598649b
+#   content hash  cc42f3da33087706
+#   text hash     f98c5d0facce61a5
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     342a69a03057052d
+#   content hash  cc42f3da33087706
+#   text hash     cf71d2d8f51c4788
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     575702d26500eaf4
+#   content hash  cc42f3da33087706
+#   text hash     2ef26d80a46162b7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

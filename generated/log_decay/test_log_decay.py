@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     1c1ba80249a9fb80
+#   content hash  cc42f3da33087706
+#   text hash     ace24e055d8dcd37
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

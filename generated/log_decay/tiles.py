@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad9bbafef999b0a7
-#   text hash     c413406a9b332d15
+#   content hash  cc42f3da33087706
+#   text hash     230165b345d50238
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

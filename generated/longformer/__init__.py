@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     386f81be5a42ca5a
+#   content hash  a732f00820777bd7
+#   text hash     4ccf89cf91686ed5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

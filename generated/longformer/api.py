@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     02a769c037f886a6
+#   content hash  a732f00820777bd7
+#   text hash     7521d3b62a0a346f
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     09a57e2b39bb1b90
+#   content hash  a732f00820777bd7
+#   text hash     58788cacfa7f6dc9
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     8c2cd3b5691bc237
+#   content hash  a732f00820777bd7
+#   text hash     25dd523bdc97a245
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     7ea043840b64c1dd
+#   content hash  a732f00820777bd7
+#   text hash     b5b60fe1948174f4
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     1bb50662796265d6
+#   content hash  a732f00820777bd7
+#   text hash     de3a2392cf5ca82d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

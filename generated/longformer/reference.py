@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     7d247fab568750e1
+#   content hash  a732f00820777bd7
+#   text hash     29aa6dd4f8a4e966
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b265c7ccf9890c5b
-#   text hash     e725a7c99360c837
+#   content hash  a732f00820777bd7
+#   text hash     acb214eb0e87968e
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     e5f8e28b5c1d305c
+#   content hash  74057286853b1066
+#   text hash     2db1302509811ce1
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     ca4955a9fbb460ca
+#   content hash  74057286853b1066
+#   text hash     9cf130146e72767f
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

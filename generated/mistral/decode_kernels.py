@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     b3cbd4e3d98f27d4
+#   content hash  74057286853b1066
+#   text hash     591bae58910d48c0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

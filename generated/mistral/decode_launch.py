@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     fb54c9e57607bbc6
+#   content hash  74057286853b1066
+#   text hash     0b3932359295594c
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

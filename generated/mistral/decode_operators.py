@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     4e988530467db971
+#   content hash  74057286853b1066
+#   text hash     cc970d84b46ebc17
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     6671ff606a6f5d9f
+#   content hash  74057286853b1066
+#   text hash     f408598d8e436896
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     e84acf0e0d69c3b3
+#   content hash  74057286853b1066
+#   text hash     8b7896c4740b3490
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     9739ec053e95008a
+#   content hash  74057286853b1066
+#   text hash     4bbf0f500426f19e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     1d3dbdce6bf7faa8
+#   content hash  74057286853b1066
+#   text hash     5abd7dc9d22164fe
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     98d8f3979050a721
+#   content hash  74057286853b1066
+#   text hash     7464b3792022ba3f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     2024953947d5120e
+#   content hash  74057286853b1066
+#   text hash     962bb4074588ec69
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     8fa90eb476c5dfa6
+#   content hash  74057286853b1066
+#   text hash     f2701bf86ce6e332
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     bdeef1e744886159
+#   content hash  74057286853b1066
+#   text hash     c8b5a0caf1f626a5
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

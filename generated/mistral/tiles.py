@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     e8494ed87a880503
+#   content hash  74057286853b1066
+#   text hash     3e29f2f2c697eccf
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c758ac36ac1c464
-#   text hash     b7f583bef174fd06
+#   content hash  74057286853b1066
+#   text hash     385d3315908aeb3d
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     e1280717659bfb2b
+#   content hash  3bfe9cef0543f725
+#   text hash     af9aa325e95eb348
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     08de698c25947d71
+#   content hash  3bfe9cef0543f725
+#   text hash     ca21b036d9fb11b2
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     b634e1c36a15178d
+#   content hash  3bfe9cef0543f725
+#   text hash     8a693e47a0d4a215
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     9b61f2b27df44705
+#   content hash  3bfe9cef0543f725
+#   text hash     7bf84846bc166706
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     b60c1d36531be081
+#   content hash  3bfe9cef0543f725
+#   text hash     b7c747e255e94cee
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

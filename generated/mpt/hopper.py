@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     0b6c0d5fd9db91c1
+#   content hash  3bfe9cef0543f725
+#   text hash     f60546603c49f7c9
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     a404ccbb1c6266e1
+#   content hash  3bfe9cef0543f725
+#   text hash     b33fd2d1c199dc20
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

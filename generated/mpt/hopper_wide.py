@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     f5a596ad01fa2c58
+#   content hash  3bfe9cef0543f725
+#   text hash     0d0a46b68f98a4b7
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

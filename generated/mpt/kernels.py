@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     4dd9b201f05217ca
+#   content hash  3bfe9cef0543f725
+#   text hash     97f6426295d3bc4b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

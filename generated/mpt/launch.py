@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     3b2dc83de9506133
+#   content hash  3bfe9cef0543f725
+#   text hash     2bf7a4781d46abdc
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     a0f14671cdae0a4b
+#   content hash  3bfe9cef0543f725
+#   text hash     b7f9c536b746beeb
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     6c3e49433599a26a
+#   content hash  3bfe9cef0543f725
+#   text hash     d87545d64497494c
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

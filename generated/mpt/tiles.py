@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  622faab5f42d3204
-#   text hash     807d55451f04a0d0
+#   content hash  3bfe9cef0543f725
+#   text hash     90e7db0c790e38ec
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

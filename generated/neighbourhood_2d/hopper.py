@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca8ebcaf437a8d71
-#   text hash     2fcb6d5529402fc8
+#   content hash  b9d0021c1591f986
+#   text hash     4140fd57e6257810
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

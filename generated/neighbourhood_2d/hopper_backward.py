@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca8ebcaf437a8d71
-#   text hash     e21c846ff24cda3c
+#   content hash  b9d0021c1591f986
+#   text hash     4b23c6d86ec44b39
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

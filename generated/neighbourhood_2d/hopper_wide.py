@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca8ebcaf437a8d71
-#   text hash     c5e69743d86489d3
+#   content hash  b9d0021c1591f986
+#   text hash     9153bb152b137038
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

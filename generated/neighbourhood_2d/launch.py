@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca8ebcaf437a8d71
-#   text hash     e6a009740bc7631d
+#   content hash  b9d0021c1591f986
+#   text hash     a8b6968707064ff0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

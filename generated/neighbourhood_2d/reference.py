@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca8ebcaf437a8d71
-#   text hash     c83d7697e80a5fa6
+#   content hash  b9d0021c1591f986
+#   text hash     0b82df9156a97057
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ca8ebcaf437a8d71
-#   text hash     c3810923f0348625
+#   content hash  b9d0021c1591f986
+#   text hash     cd7fa7afcc8a2ffe
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

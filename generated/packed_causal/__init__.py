@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     ab39c7b5f4f9b0c9
+#   content hash  ca8e679c51f3ba70
+#   text hash     73998854a6779e83
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     bf47fe13d1b03ec4
+#   content hash  ca8e679c51f3ba70
+#   text hash     b090e77a5851e90d
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

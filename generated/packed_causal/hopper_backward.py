@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     59f65fb97d410115
+#   content hash  ca8e679c51f3ba70
+#   text hash     b80ffcab6a82ba50
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

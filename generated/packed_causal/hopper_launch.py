@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     0fd9952dca3bf26f
+#   content hash  ca8e679c51f3ba70
+#   text hash     20c0fb96e0b27631
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     0d3bb1219035fbd3
+#   content hash  ca8e679c51f3ba70
+#   text hash     8b213b8b7e063b5e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     7c34322525768548
+#   content hash  ca8e679c51f3ba70
+#   text hash     e5f4455ebd024256
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

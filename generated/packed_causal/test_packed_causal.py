@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     721dc8914becc48f
+#   content hash  ca8e679c51f3ba70
+#   text hash     6f3a1616e129ae62
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

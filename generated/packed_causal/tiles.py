@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     2d29745550137cd0
+#   content hash  ca8e679c51f3ba70
+#   text hash     425277e49428e361
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

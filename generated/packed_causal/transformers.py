@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  14817ff01a296871
-#   text hash     0c18ec85e44b2eec
+#   content hash  ca8e679c51f3ba70
+#   text hash     95b426a1ea3c58ba
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     d91156b63e98a8cd
+#   content hash  de2c005f08ba7d93
+#   text hash     b8146bc8be43610d
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     3e4e1e0aa83e54e4
+#   content hash  de2c005f08ba7d93
+#   text hash     ba2a53fdb20bd62a
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

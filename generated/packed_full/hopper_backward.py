@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     ace63137b2feaa88
+#   content hash  de2c005f08ba7d93
+#   text hash     05e0d802115700ef
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

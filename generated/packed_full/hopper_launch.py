@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     2c6f310d2d3dbc09
+#   content hash  de2c005f08ba7d93
+#   text hash     fd9d3e5fbfc668c3
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     8f9e5216c2cb2e6f
+#   content hash  de2c005f08ba7d93
+#   text hash     b1c9592035f49bf6
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     e33a54a61ef254b1
+#   content hash  de2c005f08ba7d93
+#   text hash     9c9f16b0d36ec94e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

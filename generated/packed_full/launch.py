@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     572108f009fdba28
+#   content hash  de2c005f08ba7d93
+#   text hash     6fcfdcbd22e6d6fa
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     5238f65d354d4f5e
+#   content hash  de2c005f08ba7d93
+#   text hash     52797db66ad6ccd4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

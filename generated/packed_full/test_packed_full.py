@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     10c0db46df30939d
+#   content hash  de2c005f08ba7d93
+#   text hash     d0bc2f2fb4bbc29f
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

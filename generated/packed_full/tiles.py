@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     a1d47981c12675ce
+#   content hash  de2c005f08ba7d93
+#   text hash     c6e69f99dfa0d00a
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  17af88b754edfccb
-#   text hash     ba4a0f7e14b76c07
+#   content hash  de2c005f08ba7d93
+#   text hash     13ef0fe875dfcdba
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a5ab89eb5ed1c2c
-#   text hash     2935d3ffd7c499f5
+#   content hash  2c48d92770c255cb
+#   text hash     73c602e302e0f5be
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a5ab89eb5ed1c2c
-#   text hash     0352f7fa98a1843f
+#   content hash  2c48d92770c255cb
+#   text hash     27ebd4149c8088cb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

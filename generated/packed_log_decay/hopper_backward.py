@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a5ab89eb5ed1c2c
-#   text hash     f3dbc07f3702f726
+#   content hash  2c48d92770c255cb
+#   text hash     2013940a639375b3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

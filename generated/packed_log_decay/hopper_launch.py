@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a5ab89eb5ed1c2c
-#   text hash     f195d499f510ed7b
+#   content hash  2c48d92770c255cb
+#   text hash     dbee1fd96c40a225
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a5ab89eb5ed1c2c
-#   text hash     e8853c72e9ce7640
+#   content hash  2c48d92770c255cb
+#   text hash     9bc74c95b3656a38
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

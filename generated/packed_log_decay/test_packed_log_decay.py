@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a5ab89eb5ed1c2c
-#   text hash     58a1273ae69d5edd
+#   content hash  2c48d92770c255cb
+#   text hash     6d1d1eac3a91ae3a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

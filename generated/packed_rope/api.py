@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     ebae359da3d8dc11
+#   content hash  b0eae6a6403d2495
+#   text hash     6cbdfba3d8aecb8b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

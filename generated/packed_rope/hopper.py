@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     cdd607ac09ca9df4
+#   content hash  b0eae6a6403d2495
+#   text hash     4f025b6d5347b6a6
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

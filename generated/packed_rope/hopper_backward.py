@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     6c600b1329488fd6
+#   content hash  b0eae6a6403d2495
+#   text hash     dd822d79aab2b9e1
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     6fc77b04dee58a2a
+#   content hash  b0eae6a6403d2495
+#   text hash     2b5c1ec8e689141b
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     b26fc259acfd0ae3
+#   content hash  b0eae6a6403d2495
+#   text hash     09d6cf2c639bc124
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     8207cf35bd590072
+#   content hash  b0eae6a6403d2495
+#   text hash     dcd77d38d8d80f9d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

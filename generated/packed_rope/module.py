@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     f893263c1506ec36
+#   content hash  b0eae6a6403d2495
+#   text hash     1c492839d37ac7e9
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

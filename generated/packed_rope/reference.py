@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     1963b1a009a0a262
+#   content hash  b0eae6a6403d2495
+#   text hash     59375c61dba46ebe
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     022678bcf6cee41a
+#   content hash  b0eae6a6403d2495
+#   text hash     52712b36a10c34be
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

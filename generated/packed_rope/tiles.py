@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     4502cee00180b2fa
+#   content hash  b0eae6a6403d2495
+#   text hash     2aecb40d0629f1d2
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cbb410d858e4bcc5
-#   text hash     18b72c75c8969f54
+#   content hash  b0eae6a6403d2495
+#   text hash     9727a4d3ca42d255
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

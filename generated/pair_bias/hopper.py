@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  40d41a3c11bd81b6
-#   text hash     a4e81a771759a955
+#   content hash  647a6e2b8f14e387
+#   text hash     8f0656238e8ccd43
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  40d41a3c11bd81b6
-#   text hash     bcaa9597eb36111b
+#   content hash  647a6e2b8f14e387
+#   text hash     59e5ff7c235c704b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  40d41a3c11bd81b6
-#   text hash     b2d6b7ac589ed21e
+#   content hash  647a6e2b8f14e387
+#   text hash     d307214b4353a91f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

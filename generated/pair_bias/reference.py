@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  40d41a3c11bd81b6
-#   text hash     339d1bbdb6671a94
+#   content hash  647a6e2b8f14e387
+#   text hash     ca98d99cddb92818
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  40d41a3c11bd81b6
-#   text hash     bedc0582511b8173
+#   content hash  647a6e2b8f14e387
+#   text hash     66146d38fd006677
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

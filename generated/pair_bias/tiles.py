@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  40d41a3c11bd81b6
-#   text hash     cb410d8c6d2155fa
+#   content hash  647a6e2b8f14e387
+#   text hash     72f5f39e418a20aa
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  40d41a3c11bd81b6
-#   text hash     5e321e25e3dba329
+#   content hash  647a6e2b8f14e387
+#   text hash     ba305ead17c9eaaa
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

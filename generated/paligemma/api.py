@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     19d6af1aea0bea76
+#   content hash  cbeef4344d88692f
+#   text hash     016c07f0360b87bb
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     99d1b9e5db4f333e
+#   content hash  cbeef4344d88692f
+#   text hash     33116ee16ae1bd06
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     d6936985869cffbc
+#   content hash  cbeef4344d88692f
+#   text hash     05ac429f9610463d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     65e816588068a9f1
+#   content hash  cbeef4344d88692f
+#   text hash     5eb078ed7461bfbc
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     277eb16d7dad11ed
+#   content hash  cbeef4344d88692f
+#   text hash     4f2c6c5b5c209cb1
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

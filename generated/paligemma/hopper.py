@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     f976c366f498bbed
+#   content hash  cbeef4344d88692f
+#   text hash     3713b6d20ce27689
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     2a31cce626c63de2
+#   content hash  cbeef4344d88692f
+#   text hash     f1abceca1769ee85
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

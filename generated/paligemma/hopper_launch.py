@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     6268fa273a47bded
+#   content hash  cbeef4344d88692f
+#   text hash     fd5b408c15e0453a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     41aff32d22e2c4d4
+#   content hash  cbeef4344d88692f
+#   text hash     8ea5412fdc086da6
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     758b8840e2822367
+#   content hash  cbeef4344d88692f
+#   text hash     9b6d099d9b863114
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     9194d76c1d32862d
+#   content hash  cbeef4344d88692f
+#   text hash     6f8d19e002d213cb
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

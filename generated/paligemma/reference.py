@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     778c8074d618121d
+#   content hash  cbeef4344d88692f
+#   text hash     cbf917d635c79f8e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

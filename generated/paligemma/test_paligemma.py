@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     14f58d11e04d28d4
+#   content hash  cbeef4344d88692f
+#   text hash     c6c640faddaf05d9
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

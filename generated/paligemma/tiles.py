@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39bf8e5c56b11892
-#   text hash     3e2ef49860fb77eb
+#   content hash  cbeef4344d88692f
+#   text hash     f5d31b523d7393fd
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     612e12ae525be0ce
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     75bac8985ab311e2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

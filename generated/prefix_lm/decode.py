@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     f326157b97779710
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     c7acceab4a8751b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     a94f97a4b4b837f2
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     62c24b5130f3396f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

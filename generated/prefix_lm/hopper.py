@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     cf349fa0ce3bf683
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     1064a39b18fe998a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

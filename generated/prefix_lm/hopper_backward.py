@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     d8a12ebb5c374f5c
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     80ec37ff0df2605d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     abb9ec14e1cd6dfb
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     ec67a84428b747e3
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

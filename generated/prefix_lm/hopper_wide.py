@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     93fa01bcce62e6ca
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     6c2f20ca68031249
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

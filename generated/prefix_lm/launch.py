@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     dfcf16e8163dc97a
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     fb6c6cedb4e6c912
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

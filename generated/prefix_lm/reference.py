@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     ecd07d1b249106b2
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     6e4a71df612733c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

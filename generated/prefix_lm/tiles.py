@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da4f2ddc4d510b61
-#   text hash     e99df1496af31227
+#   content hash  7d9fbf2a43d7b8ed
+#   text hash     321384548c91212c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

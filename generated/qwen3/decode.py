@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     e3918aef889226cb
+#   content hash  e40c551e514f930c
+#   text hash     08f460b2a6192fed
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     ad6a6d4f29e1a223
+#   content hash  e40c551e514f930c
+#   text hash     3728678445966def
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

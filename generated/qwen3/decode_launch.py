@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     f380e8a2d04eb04a
+#   content hash  e40c551e514f930c
+#   text hash     5ee16994ee5d19e6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     23112c336a8b5e8c
+#   content hash  e40c551e514f930c
+#   text hash     e36da2a837b9c34e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     7c516fb4919a8847
+#   content hash  e40c551e514f930c
+#   text hash     7214127141f8bd91
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

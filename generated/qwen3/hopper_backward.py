@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     8fc0b6562494ff36
+#   content hash  e40c551e514f930c
+#   text hash     27d032068a8da1b8
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

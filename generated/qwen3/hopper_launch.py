@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     23640a234d26ee01
+#   content hash  e40c551e514f930c
+#   text hash     1c0477b51d59a008
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

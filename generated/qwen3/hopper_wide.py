@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     21d4319b34cc7ec4
+#   content hash  e40c551e514f930c
+#   text hash     c6bac7396865d136
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     47748a993ea28555
+#   content hash  e40c551e514f930c
+#   text hash     366302d5531c93cd
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

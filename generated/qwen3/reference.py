@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     8ee0cf0770f82357
+#   content hash  e40c551e514f930c
+#   text hash     ba19b612dcb0291a
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     8908db2bbc7f514f
+#   content hash  e40c551e514f930c
+#   text hash     ec9dee75c424a787
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     d8200df8dd48ec3e
+#   content hash  e40c551e514f930c
+#   text hash     1a4a7d7bdbc90247
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

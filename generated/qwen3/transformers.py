@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  947a457f0efa8228
-#   text hash     86574d3b8d295d01
+#   content hash  e40c551e514f930c
+#   text hash     e7ea2b514bf3d294
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

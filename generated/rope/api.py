@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     0e29acdb27d9a217
+#   content hash  5da640f48f1cd9bf
+#   text hash     8b7278c6dcf9eaca
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     88674aecd4541624
+#   content hash  5da640f48f1cd9bf
+#   text hash     9697331239fbd0df
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     dcb593be69914c53
+#   content hash  5da640f48f1cd9bf
+#   text hash     e23267cdc370ac45
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

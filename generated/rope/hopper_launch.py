@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     2663ef15e3ab4471
+#   content hash  5da640f48f1cd9bf
+#   text hash     4a50acf9676378a4
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     c34d9f2ca63c073b
+#   content hash  5da640f48f1cd9bf
+#   text hash     e3d8cba456b563a9
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

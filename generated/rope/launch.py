@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     e05626b506d5a4d4
+#   content hash  5da640f48f1cd9bf
+#   text hash     26377232921b649a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     ac4e5ddf22e0b5ed
+#   content hash  5da640f48f1cd9bf
+#   text hash     da0d0d7fd6bb0769
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

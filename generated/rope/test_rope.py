@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     67385e459dee282b
+#   content hash  5da640f48f1cd9bf
+#   text hash     edecb7a61a82f047
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

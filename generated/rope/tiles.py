@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a8590d175a147d4b
-#   text hash     da514570a73c04d8
+#   content hash  5da640f48f1cd9bf
+#   text hash     fbd9bd782061eda5
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

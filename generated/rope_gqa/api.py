@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     39648534de3aee77
+#   content hash  c8ab8ad511b44ec5
+#   text hash     51cff5209e163182
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

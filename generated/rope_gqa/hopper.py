@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     ac8deb7ea8614dc6
+#   content hash  c8ab8ad511b44ec5
+#   text hash     e54ba72b66c1e34a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     e3550c8d2c5cd9c6
+#   content hash  c8ab8ad511b44ec5
+#   text hash     2ce8d0c9c89977c0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

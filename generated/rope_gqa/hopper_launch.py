@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     d08309198de55459
+#   content hash  c8ab8ad511b44ec5
+#   text hash     0a4299bf1425fdf6
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     f137f1056b98b415
+#   content hash  c8ab8ad511b44ec5
+#   text hash     7f8d7611015d687f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     1f747d317c7eb758
+#   content hash  c8ab8ad511b44ec5
+#   text hash     9af9a8068fd369bc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

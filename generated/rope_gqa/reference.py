@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     59d4352efd3b47b4
+#   content hash  c8ab8ad511b44ec5
+#   text hash     c3bbb8ac45f5c286
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     88f38d14752b6b72
+#   content hash  c8ab8ad511b44ec5
+#   text hash     9807c74a2a739ebe
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  036551c92a63c091
-#   text hash     dd02eac5944c451b
+#   content hash  c8ab8ad511b44ec5
+#   text hash     57b71bcec7274f07
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

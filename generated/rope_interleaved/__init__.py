@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     d12b824de006e3bc
+#   content hash  a2098bdc84558c24
+#   text hash     59d3a99bba61ab58
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     8de9cdb910a17783
+#   content hash  a2098bdc84558c24
+#   text hash     1764bc5eabf15255
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

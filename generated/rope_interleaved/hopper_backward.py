@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     756f174132203d63
+#   content hash  a2098bdc84558c24
+#   text hash     e6cbd702553970e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

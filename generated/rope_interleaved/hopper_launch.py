@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     7767a29ece565b5f
+#   content hash  a2098bdc84558c24
+#   text hash     f91e3c084e4555f8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

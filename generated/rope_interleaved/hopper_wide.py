@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     33a20a7ecf639c64
+#   content hash  a2098bdc84558c24
+#   text hash     ddd571540b9f8f3f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

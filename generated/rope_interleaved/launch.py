@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     5974b0191df6efc0
+#   content hash  a2098bdc84558c24
+#   text hash     976b8f78fca47af7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

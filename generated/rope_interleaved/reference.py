@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     e7444ef6898c40d1
+#   content hash  a2098bdc84558c24
+#   text hash     591fba8902d5a32f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     924830d174155123
+#   content hash  a2098bdc84558c24
+#   text hash     cab4cfb7551c92b3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

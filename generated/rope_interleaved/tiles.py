@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c96db198a102afc
-#   text hash     cc5983652b59d0dd
+#   content hash  a2098bdc84558c24
+#   text hash     d78d676320032284
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b395b06350f67db6
-#   text hash     a89ed3a0341e69a7
+#   content hash  8434f633650435a9
+#   text hash     d20e988b1f064ed7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

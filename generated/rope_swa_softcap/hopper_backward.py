@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b395b06350f67db6
-#   text hash     4a99e0cb6f927d0f
+#   content hash  8434f633650435a9
+#   text hash     eb101389a5355475
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

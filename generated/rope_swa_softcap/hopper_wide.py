@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b395b06350f67db6
-#   text hash     ad2da9bf74236cd5
+#   content hash  8434f633650435a9
+#   text hash     9249e83752b28197
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b395b06350f67db6
-#   text hash     ea6b890e223a126c
+#   content hash  8434f633650435a9
+#   text hash     3ba5ee50f986488d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b395b06350f67db6
-#   text hash     4004049bce2e973f
+#   content hash  8434f633650435a9
+#   text hash     424cbb8b6c0cd983
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

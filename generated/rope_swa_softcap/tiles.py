@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b395b06350f67db6
-#   text hash     b69f027029120226
+#   content hash  8434f633650435a9
+#   text hash     aee0beb308a858d3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     545a31de3f77c109
+#   content hash  4660ce4428f8b106
+#   text hash     abff63d288cec431
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

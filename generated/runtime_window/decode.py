@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     0e2d4273a12be837
+#   content hash  4660ce4428f8b106
+#   text hash     09fdd8c0e088354f
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     5c34b35a32ad25c5
+#   content hash  4660ce4428f8b106
+#   text hash     9571ae27f378942d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

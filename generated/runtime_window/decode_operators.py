@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     bcae17c4880791da
+#   content hash  4660ce4428f8b106
+#   text hash     700692aebea4d85a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

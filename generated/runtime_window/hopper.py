@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     2afdc5e46b34b124
+#   content hash  4660ce4428f8b106
+#   text hash     515484535871165d
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

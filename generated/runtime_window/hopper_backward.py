@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     85d42556dddc55c5
+#   content hash  4660ce4428f8b106
+#   text hash     6f6f49c279c6202b
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     49e437b75b1e91fc
+#   content hash  4660ce4428f8b106
+#   text hash     8d58fc7ea6f7a08c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

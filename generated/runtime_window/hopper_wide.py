@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     d8e1c3367ebb9991
+#   content hash  4660ce4428f8b106
+#   text hash     7f395188cbd7d4a8
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     5033102891a53236
+#   content hash  4660ce4428f8b106
+#   text hash     8d03999d2d921080
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     722f9dfeedae15e5
+#   content hash  4660ce4428f8b106
+#   text hash     3d7b711425ce8ab6
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

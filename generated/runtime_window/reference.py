@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     310e24a11cc58e09
+#   content hash  4660ce4428f8b106
+#   text hash     414d817d4efb2d60
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

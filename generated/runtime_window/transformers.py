@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb5d0a45632806a6
-#   text hash     cbb1c582bf16342d
+#   content hash  4660ce4428f8b106
+#   text hash     57cf1e2026618393
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ba3d069d31867f5
-#   text hash     2334e1ed0a7f37ad
+#   content hash  937e5117a4912832
+#   text hash     c168bbd7dea6a9f8
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ba3d069d31867f5
-#   text hash     07c6a4fcc660be1c
+#   content hash  937e5117a4912832
+#   text hash     1ea66c7262094921
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

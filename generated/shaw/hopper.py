@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ba3d069d31867f5
-#   text hash     c6b9cb9b3e6226d3
+#   content hash  937e5117a4912832
+#   text hash     48b0bb715fef8ab5
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ba3d069d31867f5
-#   text hash     9f5b20e9827b8b8d
+#   content hash  937e5117a4912832
+#   text hash     297712b04df11d80
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ba3d069d31867f5
-#   text hash     11a6a407a835776e
+#   content hash  937e5117a4912832
+#   text hash     23cd97a02cb8ce71
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

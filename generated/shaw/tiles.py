@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ba3d069d31867f5
-#   text hash     b54a22c106ad19e8
+#   content hash  937e5117a4912832
+#   text hash     c3e21fd42fe88f53
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     8850139deaa1d567
+#   content hash  cd0060baafce4901
+#   text hash     9cfd41289b490e26
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     6e26b15229de0ba0
+#   content hash  cd0060baafce4901
+#   text hash     95e4a420ac7c5582
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     71e16b902941f8bd
+#   content hash  cd0060baafce4901
+#   text hash     47de89bb614de966
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

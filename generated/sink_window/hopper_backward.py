@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     9ae037af72e6dc07
+#   content hash  cd0060baafce4901
+#   text hash     21e9091e5792ac8b
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     c0fcdbd6a97cef1f
+#   content hash  cd0060baafce4901
+#   text hash     210d604087a65904
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     fba1f56611a53ef6
+#   content hash  cd0060baafce4901
+#   text hash     8aa449b56cb11864
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     7d3242014cb7dc25
+#   content hash  cd0060baafce4901
+#   text hash     fdb4a5b89fd46df3
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     921c7331b3606c0d
+#   content hash  cd0060baafce4901
+#   text hash     266fc832f2efbc4b
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     379fec69d061c6e5
+#   content hash  cd0060baafce4901
+#   text hash     a91280c91e52f4ab
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     2cc14a6a64c19f64
+#   content hash  cd0060baafce4901
+#   text hash     21e2b271406967d5
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

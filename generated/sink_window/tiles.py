@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  802c5dafaabbc46b
-#   text hash     80d69276cf5035bc
+#   content hash  cd0060baafce4901
+#   text hash     73d319e04da07e69
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     418531c3948cdda5
+#   content hash  eda16f978ae8a537
+#   text hash     ebe286aec0bad16a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

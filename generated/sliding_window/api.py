@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     3f0bb632743ca9a8
+#   content hash  eda16f978ae8a537
+#   text hash     33080296792fac16
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

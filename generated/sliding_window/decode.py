@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     edfe6b550b9e82e0
+#   content hash  eda16f978ae8a537
+#   text hash     93b2f2c3179007a8
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     62ffdacb621572d6
+#   content hash  eda16f978ae8a537
+#   text hash     51d02933d44bc2d8
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

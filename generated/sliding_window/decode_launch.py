@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     373468944b30b191
+#   content hash  eda16f978ae8a537
+#   text hash     782817923ede5dd3
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     d7765804e9107a4f
+#   content hash  eda16f978ae8a537
+#   text hash     1dcdf7cc878f327c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

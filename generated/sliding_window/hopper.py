@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     c8af04aad23a3659
+#   content hash  eda16f978ae8a537
+#   text hash     c3e847a71ceb6bf9
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     a9302bc473fa6d0b
+#   content hash  eda16f978ae8a537
+#   text hash     6109f6d828171619
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

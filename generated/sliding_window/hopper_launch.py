@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     fccf5f43e6070130
+#   content hash  eda16f978ae8a537
+#   text hash     d5ec5fcc2cdaa2d5
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     c500e320be47cc46
+#   content hash  eda16f978ae8a537
+#   text hash     69ddf60e277dc3c9
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

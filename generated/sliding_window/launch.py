@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     de256617d9390dfe
+#   content hash  eda16f978ae8a537
+#   text hash     77470c1a86a9e023
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     072656a2a3053d24
+#   content hash  eda16f978ae8a537
+#   text hash     ff30fc44db76c5eb
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

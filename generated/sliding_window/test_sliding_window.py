@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     24d940193ce5324f
+#   content hash  eda16f978ae8a537
+#   text hash     7e018c7d4f7cfd87
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     052ee79e93630496
+#   content hash  eda16f978ae8a537
+#   text hash     d87fbcb8c7fff894
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41b48839cc159621
-#   text hash     19ca46858096ea8c
+#   content hash  eda16f978ae8a537
+#   text hash     5af18b28a3629b65
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

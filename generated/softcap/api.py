@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     a3e6e5ca5798d6c3
+#   content hash  98f43da737908969
+#   text hash     715fb5c9bb8e7add
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

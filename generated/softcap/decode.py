@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     648b58891a383543
+#   content hash  98f43da737908969
+#   text hash     c99f7423a30595fa
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

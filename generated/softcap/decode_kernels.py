@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     04d82610860f1f15
+#   content hash  98f43da737908969
+#   text hash     562a3b4e9804ac2a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     193b76011f696bc3
+#   content hash  98f43da737908969
+#   text hash     e986f254a9a86e78
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     e83f1b4bb90f8c30
+#   content hash  98f43da737908969
+#   text hash     a647ebe1b348006c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

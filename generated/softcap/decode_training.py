@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     c4167bb5f9364276
+#   content hash  98f43da737908969
+#   text hash     0c65e5b69a27b2c3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

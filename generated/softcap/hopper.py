@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     7c773fc903a33fcc
+#   content hash  98f43da737908969
+#   text hash     f15f15139e3b47f8
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

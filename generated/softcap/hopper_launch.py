@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     34a6759ba3627e03
+#   content hash  98f43da737908969
+#   text hash     2db234cb2ffe6d37
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     0e4273bf7477be70
+#   content hash  98f43da737908969
+#   text hash     36a7a64e1290a87f
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

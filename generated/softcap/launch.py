@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     a5c65d243f0b4c76
+#   content hash  98f43da737908969
+#   text hash     6975cb4b3c212541
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

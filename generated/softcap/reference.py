@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     741e5c5324a15457
+#   content hash  98f43da737908969
+#   text hash     516436540b25c02f
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     7bd7cb52be0217ea
+#   content hash  98f43da737908969
+#   text hash     0534aa393fbe69f7
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

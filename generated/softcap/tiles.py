@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     71fc6370048be4ba
+#   content hash  98f43da737908969
+#   text hash     c3017e35cb54fb13
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

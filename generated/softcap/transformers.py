@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5fdeb9b105b1699
-#   text hash     fe3880259acbcaaf
+#   content hash  98f43da737908969
+#   text hash     3a4f615bed12f024
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

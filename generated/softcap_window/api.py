@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     a31cf09802900cc0
+#   content hash  f6a69ab190c9412f
+#   text hash     77dba8b2823030b9
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     2a974e5771dad4c6
+#   content hash  f6a69ab190c9412f
+#   text hash     00c10e625c0768b2
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

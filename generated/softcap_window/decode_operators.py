@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     29892b16656dad8a
+#   content hash  f6a69ab190c9412f
+#   text hash     5dfad0007a7cc6ce
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     7e1f929974770e72
+#   content hash  f6a69ab190c9412f
+#   text hash     e553cbaf8c2b364a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     980d729fc3058aeb
+#   content hash  f6a69ab190c9412f
+#   text hash     1145c2c7fb1882a1
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     11db5fa88d3af3ce
+#   content hash  f6a69ab190c9412f
+#   text hash     95822f0dda77afba
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     a227e02afdd1c36d
+#   content hash  f6a69ab190c9412f
+#   text hash     a0330a1020158f7d
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     4ce352dfbd3cbe32
+#   content hash  f6a69ab190c9412f
+#   text hash     f977fb4a1a59c281
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d9ae6fdef02ba
-#   text hash     5875b1367d0f44c0
+#   content hash  f6a69ab190c9412f
+#   text hash     791a2336d0058848
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

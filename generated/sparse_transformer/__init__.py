@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     402b0fe271a604f0
+#   content hash  1905f18fc94dc427
+#   text hash     211c5589ff0f334e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

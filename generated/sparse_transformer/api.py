@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     8d8ef73f99eb1eee
+#   content hash  1905f18fc94dc427
+#   text hash     751de15049798965
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     f68dfc74bae895b2
+#   content hash  1905f18fc94dc427
+#   text hash     57d1338b60f4b40b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     4b177c1248d6c8f5
+#   content hash  1905f18fc94dc427
+#   text hash     da9cbfd011b33a9b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     1d218b3faec7642f
+#   content hash  1905f18fc94dc427
+#   text hash     af681b53f262e70b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

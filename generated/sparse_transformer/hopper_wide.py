@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     8c3ba2df1545606b
+#   content hash  1905f18fc94dc427
+#   text hash     6a2d16496b58de61
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

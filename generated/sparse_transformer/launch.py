@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     d0bbd65245785665
+#   content hash  1905f18fc94dc427
+#   text hash     1b4d9f30d1718ed8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

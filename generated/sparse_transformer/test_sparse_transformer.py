@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     ca3982a75e4943a9
+#   content hash  1905f18fc94dc427
+#   text hash     01bd722cbee4fe83
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

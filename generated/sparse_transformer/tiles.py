@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7ae9a38f26cfaf2
-#   text hash     fcbc9b0bec789564
+#   content hash  1905f18fc94dc427
+#   text hash     d3b90228cd2f39d8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     44cb23ae47dcdbc1
+#   content hash  8784e042f7993dcf
+#   text hash     3515125b2601763b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

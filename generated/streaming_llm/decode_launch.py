@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     a82c0a0b01fa27f7
+#   content hash  8784e042f7993dcf
+#   text hash     234204a0494b6263
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     248a58428c780081
+#   content hash  8784e042f7993dcf
+#   text hash     c955f3cf5bc8108d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

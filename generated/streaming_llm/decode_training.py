@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     1abed0acb2f1716b
+#   content hash  8784e042f7993dcf
+#   text hash     6a788d701cc011f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

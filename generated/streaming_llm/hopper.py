@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     b75b28c7b5f7a812
+#   content hash  8784e042f7993dcf
+#   text hash     259be6971ea8d205
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     21d7d67535c940e3
+#   content hash  8784e042f7993dcf
+#   text hash     7c28bd4745a2218c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     f0c7cf059cc720f8
+#   content hash  8784e042f7993dcf
+#   text hash     0c22e5d536dcc927
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

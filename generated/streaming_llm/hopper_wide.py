@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     4b8652b9a8084b20
+#   content hash  8784e042f7993dcf
+#   text hash     03e482e671aaef08
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     c4e0d53472c1e009
+#   content hash  8784e042f7993dcf
+#   text hash     daa0ce6ecc01e2ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     ead86396c1ad227a
+#   content hash  8784e042f7993dcf
+#   text hash     a3c55d7ef3a2372f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4fb5ecb90ac429e8
-#   text hash     6cdbcc7b4a9eb87c
+#   content hash  8784e042f7993dcf
+#   text hash     9aa24ce63d5e83f8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe925d8722a3338d
-#   text hash     83445eedc11c01c6
+#   content hash  0a1aa25aa7743c64
+#   text hash     467ab9cbbe9eaab6
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe925d8722a3338d
-#   text hash     eee319a0c4a5aa55
+#   content hash  0a1aa25aa7743c64
+#   text hash     f1c4a453a999c59e
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe925d8722a3338d
-#   text hash     52ffddb5e11b18f9
+#   content hash  0a1aa25aa7743c64
+#   text hash     85479e3f10c79edc
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

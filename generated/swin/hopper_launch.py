@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe925d8722a3338d
-#   text hash     c099f494a231c7ae
+#   content hash  0a1aa25aa7743c64
+#   text hash     f2e4d0688badb423
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe925d8722a3338d
-#   text hash     27f4c89d2d94738f
+#   content hash  0a1aa25aa7743c64
+#   text hash     975bffb0ec61b900
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

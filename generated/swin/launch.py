@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe925d8722a3338d
-#   text hash     32c3f96dcfc61616
+#   content hash  0a1aa25aa7743c64
+#   text hash     a134b517fc8feafb
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe925d8722a3338d
-#   text hash     bec68c383df71207
+#   content hash  0a1aa25aa7743c64
+#   text hash     ab7d7f41086459f4
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

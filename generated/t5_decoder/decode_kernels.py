@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     b7a6481921aa717a
+#   content hash  76193570e89bc780
+#   text hash     9fdac8986cb81f76
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     da29db4b4f5d704e
+#   content hash  76193570e89bc780
+#   text hash     2c1ef049ede389ad
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     ad71102f56a81a19
+#   content hash  76193570e89bc780
+#   text hash     2d3d73d480489aea
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     0899526c0d3530e5
+#   content hash  76193570e89bc780
+#   text hash     c75fa83aca86d8b1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

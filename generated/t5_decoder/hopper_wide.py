@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     ebdda251c22b1480
+#   content hash  76193570e89bc780
+#   text hash     462683ae584c4e0d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

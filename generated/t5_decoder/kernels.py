@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     fba84a19e31e2ffd
+#   content hash  76193570e89bc780
+#   text hash     2f11629868600fe3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     8f4689fd7922af94
+#   content hash  76193570e89bc780
+#   text hash     09fb25f86d87fe5f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

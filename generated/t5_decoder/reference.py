@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     70b1e05d48d96dec
+#   content hash  76193570e89bc780
+#   text hash     c1761d9e1eaead09
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

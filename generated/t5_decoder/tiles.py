@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  506b5b2c1cc1813c
-#   text hash     b3648df0ccedd1c2
+#   content hash  76193570e89bc780
+#   text hash     2a083df060545b9f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     67f09e95cf07f96e
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     1c42df88377cba7d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

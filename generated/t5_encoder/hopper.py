@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     78ee03f20587f1fc
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     634d9d55500e234e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

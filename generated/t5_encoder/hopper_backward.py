@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     34330036ed4e62d4
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     750257dc0252015b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

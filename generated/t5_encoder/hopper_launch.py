@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     3198d123d266d8b6
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     4f20c82f61709255
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

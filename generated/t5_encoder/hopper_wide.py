@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     51d28744942e1f6f
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     47ce5142b88098bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     20dc1a332c6c3167
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     caddcc51a997b9fe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

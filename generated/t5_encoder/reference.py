@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     19fa24d6506e7ac3
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     e54b2f37426d5c5d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

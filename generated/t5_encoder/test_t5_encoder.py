@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4ce9537d40e0c1a
-#   text hash     f35e83b7f2f9ae98
+#   content hash  9ca5ca1b8b6ec344
+#   text hash     1277fd814c54943b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899a0529f4fcfadf
-#   text hash     7d6f066c459ab05d
+#   content hash  161ba6f2e9efe1ca
+#   text hash     c218efce7ff6baf2
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

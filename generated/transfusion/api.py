@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899a0529f4fcfadf
-#   text hash     cefd563b33837de1
+#   content hash  161ba6f2e9efe1ca
+#   text hash     c5fdfaed36fdbe3c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899a0529f4fcfadf
-#   text hash     52780eeeda92cea0
+#   content hash  161ba6f2e9efe1ca
+#   text hash     0f6ed5e180907dee
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899a0529f4fcfadf
-#   text hash     a0ce8261cc367b4d
+#   content hash  161ba6f2e9efe1ca
+#   text hash     736e3947d7a3953c
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

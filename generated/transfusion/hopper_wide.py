@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899a0529f4fcfadf
-#   text hash     8c3c4526104c0c30
+#   content hash  161ba6f2e9efe1ca
+#   text hash     1e6f4277e98e57ba
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899a0529f4fcfadf
-#   text hash     4ee7cb7de0b7c8cc
+#   content hash  161ba6f2e9efe1ca
+#   text hash     52312b990f7d8ef8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899a0529f4fcfadf
-#   text hash     de1f6e778352e1cb
+#   content hash  161ba6f2e9efe1ca
+#   text hash     c0093a54163ec381
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

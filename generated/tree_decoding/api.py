@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     84727ebda12f0031
+#   content hash  dccb9a18eb0ac45d
+#   text hash     e96eb96bc448cf29
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

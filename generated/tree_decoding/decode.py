@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     fdeb6feaced2fc5d
+#   content hash  dccb9a18eb0ac45d
+#   text hash     1f7369c772627862
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     451a62537a32e604
+#   content hash  dccb9a18eb0ac45d
+#   text hash     21b4e57b7d6bf1f5
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     abb2c69058f35bc6
+#   content hash  dccb9a18eb0ac45d
+#   text hash     850ff48177750da8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

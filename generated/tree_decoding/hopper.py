@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     482c943f470166e4
+#   content hash  dccb9a18eb0ac45d
+#   text hash     3404283cd48f3af6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

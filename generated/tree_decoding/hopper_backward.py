@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     d7b084e415476330
+#   content hash  dccb9a18eb0ac45d
+#   text hash     570dfe13e9caf993
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     b9bb38c4a3d20756
+#   content hash  dccb9a18eb0ac45d
+#   text hash     694042e39603edc6
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

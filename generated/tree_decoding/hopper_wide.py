@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     c1ce645bfed59e31
+#   content hash  dccb9a18eb0ac45d
+#   text hash     63cfcf40064f5086
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

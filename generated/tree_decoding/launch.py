@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     1d368c6e00960462
+#   content hash  dccb9a18eb0ac45d
+#   text hash     1e971ddee8348b75
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     80a687dc0f99c9e2
+#   content hash  dccb9a18eb0ac45d
+#   text hash     bd43b73c700ac7a4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     a5ec1b44339c2f2b
+#   content hash  dccb9a18eb0ac45d
+#   text hash     cfc638e978bcaf2f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

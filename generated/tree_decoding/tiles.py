@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18d4ec6ec5e94bd8
-#   text hash     6bc0489cc1b21e01
+#   content hash  dccb9a18eb0ac45d
+#   text hash     abe2a249f26ae6b6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import shutil
 from pathlib import Path
 
 import devices
@@ -14,7 +13,7 @@ import torch
 from emulation.package import Package
 from emulation.values import Misuse
 from random_specs import RandomSpec, generate, write
-from test_hopper_faults import ENDLESS, FAULTS, IN_TURNS, OF_WIDE_HEADS, WIDE
+from test_hopper_faults import ENDLESS, FAULTS, IN_TURNS, OF_WIDE_HEADS, WIDE, faulty
 
 from attnforge.gpu import calls
 from attnforge.gpu.calls import Sizes
@@ -242,14 +241,3 @@ def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
         except Misuse:
             return
     pytest.fail("nothing shows")
-
-
-def faulty(file: str, right: str, wrong: str, folder: Path) -> Path:
-    """A copy of a package with a fault."""
-    name = file.partition("/")[0]
-    package = Path(shutil.copytree(GENERATED / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")))
-    path = folder / file
-    text = path.read_text()
-    assert right in text, "bring this test up to date"
-    path.write_text(text.replace(right, wrong))
-    return package

@@ -226,7 +226,7 @@ class Backward:
             "place_given": ", ".join(self.order.given),
             "place_tells": self.order.tells,
         }
-        return Kernel("backward", self.parts, "hopper/backward.jinja", self._grid, self.step, blocks, texts)
+        return Kernel("backward", self.parts, "hopper/backward.jinja", self.order.grid, self.step, blocks, texts)
 
     @property
     def _heads(self) -> str:
@@ -236,10 +236,6 @@ class Backward:
     def _placed(self, place: str) -> Statement:
         """The statement that finds which tile of which head stands at a place in the order of all."""
         return Statement(f"tile, {self._heads}", f"place_of({place}, {', '.join(self.order.given)})")
-
-    @property
-    def _grid(self) -> str:
-        return f"runtime.grid({self.order.grid}, block_n, q, dout, dq_sum)"
 
     @property
     def _ones(self) -> str:

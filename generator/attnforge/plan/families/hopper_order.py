@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis import Analysis
+from ..sides import BLOCKS, Side
 from ..statements import Block, Bundle, Statement
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
 _OF_KEYS = ("tiles", "group", "groups")
-_SHARED = "so many tiles share the rows that no sequence has"
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ def _in_turns(tile: tuple[Statement, ...]) -> Order:
     }
     texts = {
         "frame": "in_turns",
+        "work_frame": "in_turns",
+        "load_frame": "in_turns",
         "words": """\
 Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
 much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
@@ -80,12 +82,13 @@ def _as_taken(tile: tuple[Statement, ...]) -> Order:
         Statement("h", "item // (group * slots) * group + item % group"),
         *tile,
     )
-    room = "q_end // BLOCK_M - q_offset // BLOCK_M + 1"
-    handed = (*tile, Statement("room", room, label=_SHARED))
+    handed = (*tile, _room("q"))
     layout = "gl.SwizzledSharedLayout(1, 1, 1, [0])"
     places = Statement("places", f"gl.allocate_shared_memory(gl.int32, [Q_STAGES * 3, 1], {layout})")
     texts = {
         "frame": "as_taken",
+        "work_frame": "work_as_taken",
+        "load_frame": "load_as_taken",
         "words": """\
 Programs take items as they have time: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
 each program one warp loads, and workers of four warps take 64 of the queries each, side by side:""",
@@ -112,14 +115,19 @@ class KeyOrder:
     given: tuple[str, ...]  # what it is given for that
     tells: str  # what it tells beside the tile, in words
     found: tuple[Statement, ...]  # the tile, its sequence and its head
-    grid: str  # text of how many heads there are, and how many rows of keys each has tiles for
+    heads: str  # text of how many there are, of all sequences if each has tiles of its own
+    rows: str  # text of how many rows of keys each has tiles for
     room: tuple[Statement, ...] = ()  # how many tiles share the rows that no sequence has
 
     @property
+    def grid(self) -> str:
+        """Text of a grid of them, whose programs walk along the tensors of queries."""
+        return f"runtime.grid({self.heads}, {self.rows}, block_n, q, dout, dq_sum)"
+
+    @property
     def axis(self) -> str:
-        """Text of the axis of a grid that holds the tiles."""
-        _, rows = self.grid.split(", ")
-        return f"runtime.tile_axis({rows}, block_n)"
+        """Text of its axis that holds the tiles."""
+        return f"runtime.tile_axis({self.rows}, block_n)"
 
 
 def of_keys(a: Analysis) -> KeyOrder:
@@ -129,14 +137,20 @@ def of_keys(a: Analysis) -> KeyOrder:
     if not a.storage.cut:
         heads = "Hq // GROUP" if a.spec.grouped else "Hq"
         found = (head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))
-        grid = f"{a.storage.sequences} * k.shape[-2], {a.storage.longest[1]}"
-        return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), "batch entry and which of Hkv key heads", found, grid)
-    slots = "(k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1)"
+        tells, all_heads = "batch entry and which of Hkv key heads", f"{a.storage.sequences} * k.shape[-2]"
+        return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), tells, found, all_heads, a.storage.longest[1])
+    rows = "(k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n"
     found = (
         head,
         Statement("slot", tile),
         Statement("b, tile", "find_tile(cu_seqlens_k_ptr, slot, sequences, BLOCK_N)"),
     )
-    room = Statement("room", "k_end // BLOCK_N - k_offset // BLOCK_N + 1", label=_SHARED)
     takes = ("cu_seqlens_k_ptr", "sequences", *_OF_KEYS, "BLOCK_N")
-    return KeyOrder(takes, takes, "sequence and its key head", found, f"k.shape[-2], {slots} * block_n", (room,))
+    return KeyOrder(takes, takes, "sequence and its key head", found, "k.shape[-2]", rows, (_room("k"),))
+
+
+def _room(side: Side) -> Statement:
+    """How many tiles a packed sequence has, or one more."""
+    block = BLOCKS[side]
+    shared = "so many tiles share the rows that no sequence has"
+    return Statement("room", f"{side}_end // {block} - {side}_offset // {block} + 1", label=shared)

@@ -49,7 +49,7 @@ class Wide(Backward):
             blocks |= role.blocks(name)
         texts = {f"{name}_takes": ", ".join(role.taken) for name, role in (*roles.items(), ("load", self.loader))}
         texts |= {"ones": self._ones, **self._factors}
-        return Kernel("backward", self.parts, "hopper/wide.jinja", self._grid, self.step, blocks, texts)
+        return Kernel("backward", self.parts, "hopper/wide.jinja", self.order.grid, self.step, blocks, texts)
 
     @property
     def _roles(self) -> dict[str, Role]:

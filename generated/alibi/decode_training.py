@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a438f681b5d3bb0
-#   text hash     2bd87d0713cc0cea
+#   content hash  4ea4d33d4daa7bf8
+#   text hash     5be474b9bcd21cf5
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

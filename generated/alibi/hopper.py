@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a438f681b5d3bb0
-#   text hash     9edaf261f63bf805
+#   content hash  4ea4d33d4daa7bf8
+#   text hash     85d68c93e6365fa3
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -278,10 +278,8 @@ def attend(
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
-    else:
-        return acc * shrink[:, None], m, l, packed
+    acc = shrunk(acc, shrink)
+    return acc, m, l, packed
 
 
 @gluon.jit

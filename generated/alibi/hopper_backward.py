@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a438f681b5d3bb0
-#   text hash     395edc0fa7884908
+#   content hash  4ea4d33d4daa7bf8
+#   text hash     5c6ae3361e6595af
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -144,9 +144,6 @@ def accumulate(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     sum_tile, scale_log2, k_pos, q_begin, k_added = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -159,6 +156,9 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 + (k_added[:, None] - lse[None, :]))  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         p = tl.where(keep, p, 0.0)

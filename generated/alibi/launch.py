@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a438f681b5d3bb0
-#   text hash     9ab87f49edad9ff7
+#   content hash  4ea4d33d4daa7bf8
+#   text hash     5ef48dcdeec8d022
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a438f681b5d3bb0
-#   text hash     4ea04607f84311b3
+#   content hash  4ea4d33d4daa7bf8
+#   text hash     968f9f55f7e3eea5
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

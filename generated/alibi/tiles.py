@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a438f681b5d3bb0
-#   text hash     fb58de5a8e4211bb
+#   content hash  4ea4d33d4daa7bf8
+#   text hash     28b354abcba8aef8
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (1024,), 128: (0,), 256: (0,)},
+    "forward": {64: (512,), 128: (0,), 256: (0,)},
     "backward": {64: (1024,), 128: (1024,), 256: (1024,)},
 }

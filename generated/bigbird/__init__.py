@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3fcfd65a940db65
-#   text hash     ec20b1959d0fafe6
+#   content hash  87368c36fc2835b5
+#   text hash     be167c313bc4c10d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

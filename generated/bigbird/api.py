@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3fcfd65a940db65
-#   text hash     506103ce54852f94
+#   content hash  87368c36fc2835b5
+#   text hash     195dd03839e5b04e
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

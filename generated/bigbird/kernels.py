@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3fcfd65a940db65
-#   text hash     28fdfd9abcc30c2a
+#   content hash  87368c36fc2835b5
+#   text hash     4aa038d759ec7cdd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

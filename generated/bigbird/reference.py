@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3fcfd65a940db65
-#   text hash     45eebc7f3a9db2c8
+#   content hash  87368c36fc2835b5
+#   text hash     7817c8aa12c30d5d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

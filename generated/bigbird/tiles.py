@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3fcfd65a940db65
-#   text hash     f66e4b45c62e4a2b
+#   content hash  87368c36fc2835b5
+#   text hash     3d65877161946c2e
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

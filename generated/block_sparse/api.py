@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d04fbf573441d2b4
-#   text hash     3a8234dc8c8cd06d
+#   content hash  5731eeb7e202a934
+#   text hash     784e6ddb87a332cc
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

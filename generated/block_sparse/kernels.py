@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d04fbf573441d2b4
-#   text hash     5d9cbc648cf93dcd
+#   content hash  5731eeb7e202a934
+#   text hash     13b61f9e1bd7f763
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

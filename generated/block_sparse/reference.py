@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d04fbf573441d2b4
-#   text hash     ed441cfa15768933
+#   content hash  5731eeb7e202a934
+#   text hash     7fc6e3d5f5befc3a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

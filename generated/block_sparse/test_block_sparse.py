@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d04fbf573441d2b4
-#   text hash     08f13ce6b84d60a9
+#   content hash  5731eeb7e202a934
+#   text hash     666390ca2b355eec
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

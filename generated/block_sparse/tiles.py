@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d04fbf573441d2b4
-#   text hash     182b7af1bea14de7
+#   content hash  5731eeb7e202a934
+#   text hash     62303d98a056d5bb
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

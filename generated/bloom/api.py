@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  850faee2af9a1100
-#   text hash     7caf26ea88962273
+#   content hash  b253a444640c1dff
+#   text hash     cc8ac15608d1eb20
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

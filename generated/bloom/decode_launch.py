@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  850faee2af9a1100
-#   text hash     86abb3ffa20af10f
+#   content hash  b253a444640c1dff
+#   text hash     44ddb65a01460bd7
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

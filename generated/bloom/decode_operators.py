@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  850faee2af9a1100
-#   text hash     3b2785d9a1474a55
+#   content hash  b253a444640c1dff
+#   text hash     8a4bf6f8a71348b3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  850faee2af9a1100
-#   text hash     6002783014bb6cf7
+#   content hash  b253a444640c1dff
+#   text hash     b0bc55b5e5c34942
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -278,10 +278,8 @@ def attend(
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
-    else:
-        return acc * shrink[:, None], m, l, packed
+    acc = shrunk(acc, shrink)
+    return acc, m, l, packed
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  850faee2af9a1100
-#   text hash     b4a2319762991f8f
+#   content hash  b253a444640c1dff
+#   text hash     05bbf719230c494f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  850faee2af9a1100
-#   text hash     4f18ee502b7d4834
+#   content hash  b253a444640c1dff
+#   text hash     26bdd880780e5004
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (1024,), 128: (0,), 256: (0,)},
+    "forward": {64: (512,), 128: (0,), 256: (0,)},
     "backward": {64: (1024,), 128: (1024,), 256: (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     9b1910fcc116e83f
+#   content hash  667849109abe85b8
+#   text hash     afb64226fd2a0a2a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

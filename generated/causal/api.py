@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     0e5c02511cb78fa4
+#   content hash  667849109abe85b8
+#   text hash     86226edb79805f12
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

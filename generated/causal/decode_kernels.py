@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     6196c155dcbc03e9
+#   content hash  667849109abe85b8
+#   text hash     c749c2131e4739d6
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

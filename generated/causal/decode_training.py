@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     bf29399bd79aca58
+#   content hash  667849109abe85b8
+#   text hash     9fbb1c5e34d39cf9
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

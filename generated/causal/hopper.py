@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     8b9dd24bbd75c438
+#   content hash  667849109abe85b8
+#   text hash     38a1403011d3db11
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -271,9 +271,10 @@ def attend(
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
     if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
+        acc = shrunk(acc, shrink)
     else:
-        return acc * shrink[:, None], m, l, packed
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
 
 
 @gluon.jit

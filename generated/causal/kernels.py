@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     0c2b9579befaa5d4
+#   content hash  667849109abe85b8
+#   text hash     678c1c95db4f75b5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     53e6ae2660bec985
+#   content hash  667849109abe85b8
+#   text hash     4c71858d755af673
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

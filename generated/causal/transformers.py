@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52bb4869af18954e
-#   text hash     1442ad0e64c67ae2
+#   content hash  667849109abe85b8
+#   text hash     46c2883157dbbe55
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a88a7ec3918749d4
-#   text hash     62507cc49e293fba
+#   content hash  4341cde688eb62ef
+#   text hash     0858bf4d3f1e1459
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

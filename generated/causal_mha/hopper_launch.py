@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a88a7ec3918749d4
-#   text hash     30a4a4aa12a80f04
+#   content hash  4341cde688eb62ef
+#   text hash     3789bf4c51052677
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a88a7ec3918749d4
-#   text hash     e4b4998da4366fc3
+#   content hash  4341cde688eb62ef
+#   text hash     9b7df5ea8ad803be
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

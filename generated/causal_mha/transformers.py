@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a88a7ec3918749d4
-#   text hash     a9901142ab415405
+#   content hash  4341cde688eb62ef
+#   text hash     e9202faace22f43f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  db02f6e056af8c1e
-#   text hash     490814cf3a1169bf
+#   content hash  d24ab05a109c4dd4
+#   text hash     19363badfd1f7504
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  db02f6e056af8c1e
-#   text hash     0e755f025d228b44
+#   content hash  d24ab05a109c4dd4
+#   text hash     c5a7565cf110ef26
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

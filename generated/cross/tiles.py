@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  db02f6e056af8c1e
-#   text hash     fdc3fd79392e05be
+#   content hash  d24ab05a109c4dd4
+#   text hash     9cee2a9afbce8cc8
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

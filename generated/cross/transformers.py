@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  db02f6e056af8c1e
-#   text hash     5a73de23371de476
+#   content hash  d24ab05a109c4dd4
+#   text hash     f50bb4ec1a140919
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  00f51c677f388574
-#   text hash     5bd1c6de1d1d945a
+#   content hash  6a9c15013d16e919
+#   text hash     461c02be80e650d6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  00f51c677f388574
-#   text hash     4b446ef01d040bb6
+#   content hash  6a9c15013d16e919
+#   text hash     f2226a30c751a971
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  00f51c677f388574
-#   text hash     73c3ca394f47c475
+#   content hash  6a9c15013d16e919
+#   text hash     30000b28f80e4329
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c1bf9d39355d9f09
-#   text hash     7c6f96ebfe5357c6
+#   content hash  d158430b8c75c791
+#   text hash     ca82f8e8b73cb49c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

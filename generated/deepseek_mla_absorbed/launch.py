@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c1bf9d39355d9f09
-#   text hash     6dcf08cb071519df
+#   content hash  d158430b8c75c791
+#   text hash     bb8a7974c617f4d0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

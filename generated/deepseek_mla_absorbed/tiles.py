@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c1bf9d39355d9f09
-#   text hash     78cfa88d51cdf6f2
+#   content hash  d158430b8c75c791
+#   text hash     a72aba491d47a792
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

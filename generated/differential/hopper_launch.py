@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee48b0f00cfa21e9
-#   text hash     5a5fcbff756b91ed
+#   content hash  2637b396af36db23
+#   text hash     f701cfa624d8bb4d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

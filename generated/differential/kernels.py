@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee48b0f00cfa21e9
-#   text hash     15ca7e5897839a27
+#   content hash  2637b396af36db23
+#   text hash     0caaaf02e34b4bf3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee48b0f00cfa21e9
-#   text hash     8d47e5c2fe025766
+#   content hash  2637b396af36db23
+#   text hash     e290fbe4e596b371
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

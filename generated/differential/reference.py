@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee48b0f00cfa21e9
-#   text hash     c245f4907ea5a842
+#   content hash  2637b396af36db23
+#   text hash     80a5f0307a22911d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ee48b0f00cfa21e9
-#   text hash     afe3d01fa8da2b93
+#   content hash  2637b396af36db23
+#   text hash     71d739c54ca9ba2d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21be17bbce503519
-#   text hash     827573c97415ce40
+#   content hash  505d8ffdd36ec90a
+#   text hash     b5fadeac84efe278
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

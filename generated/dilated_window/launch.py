@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21be17bbce503519
-#   text hash     ef790edd7c33b156
+#   content hash  505d8ffdd36ec90a
+#   text hash     0a219af39ffe09c3
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

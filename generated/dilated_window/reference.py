@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21be17bbce503519
-#   text hash     f96ba81a1cfa9801
+#   content hash  505d8ffdd36ec90a
+#   text hash     bce921da4ebcedcb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

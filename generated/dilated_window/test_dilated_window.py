@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21be17bbce503519
-#   text hash     5bfd25bbb2910168
+#   content hash  505d8ffdd36ec90a
+#   text hash     4ae46410d8ec9340
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

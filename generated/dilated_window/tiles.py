@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21be17bbce503519
-#   text hash     a8a76e494e53753e
+#   content hash  505d8ffdd36ec90a
+#   text hash     e1292cc2e16a7be2
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

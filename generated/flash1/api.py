@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ac6d56301127de9
-#   text hash     8b3dd47acd40534e
+#   content hash  16e3157b5d60e772
+#   text hash     1c833b3bc2f02b2e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

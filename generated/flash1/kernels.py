@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ac6d56301127de9
-#   text hash     0dc94cc29782287f
+#   content hash  16e3157b5d60e772
+#   text hash     b616579ae3751214
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ac6d56301127de9
-#   text hash     20a0ffd8d9fe4f34
+#   content hash  16e3157b5d60e772
+#   text hash     0e8bd99a846ed552
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

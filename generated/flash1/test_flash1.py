@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ac6d56301127de9
-#   text hash     ad514c4c2b227d6d
+#   content hash  16e3157b5d60e772
+#   text hash     4e6ce82eea5fd66d
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

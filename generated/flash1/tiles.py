@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ac6d56301127de9
-#   text hash     0d7b03ca4f352093
+#   content hash  16e3157b5d60e772
+#   text hash     c0ceb7c79f3a40f7
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

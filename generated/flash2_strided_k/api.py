@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  67ec6b68bb47f99b
-#   text hash     2d12fbb8e8ff7968
+#   content hash  0cbc148fafa923bc
+#   text hash     66f243238cbefb1b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  67ec6b68bb47f99b
-#   text hash     44745dc912f8bfeb
+#   content hash  0cbc148fafa923bc
+#   text hash     437ac387756abdf0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  67ec6b68bb47f99b
-#   text hash     d76c233e7629ee19
+#   content hash  0cbc148fafa923bc
+#   text hash     f6c9eae1c0e6061e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  67ec6b68bb47f99b
-#   text hash     fd8ef36acb1f06e9
+#   content hash  0cbc148fafa923bc
+#   text hash     a7653e377889acf9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

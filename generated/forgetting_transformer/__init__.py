@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9038ce824831ebe2
-#   text hash     06ff6c6e47fd237e
+#   content hash  b69696707c6a457f
+#   text hash     54e3c1919e3fd9ed
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9038ce824831ebe2
-#   text hash     fa29852e696ac767
+#   content hash  b69696707c6a457f
+#   text hash     e5c3bc02c08cf9c9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -279,10 +279,8 @@ def attend(
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
-    else:
-        return acc * shrink[:, None], m, l, packed
+    acc = shrunk(acc, shrink)
+    return acc, m, l, packed
 
 
 @gluon.jit

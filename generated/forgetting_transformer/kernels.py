@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9038ce824831ebe2
-#   text hash     6acd0a5fb7768ac4
+#   content hash  b69696707c6a457f
+#   text hash     2413a7c20a2053b3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

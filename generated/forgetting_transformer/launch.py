@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9038ce824831ebe2
-#   text hash     89547dceca678cb8
+#   content hash  b69696707c6a457f
+#   text hash     eb0d0378d3014c4a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

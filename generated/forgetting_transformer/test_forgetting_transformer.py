@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9038ce824831ebe2
-#   text hash     6b6d2c692c275c1d
+#   content hash  b69696707c6a457f
+#   text hash     b3f4f343d81d32d4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

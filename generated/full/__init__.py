@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     97b843febd9b0f73
+#   content hash  504d552e645f7504
+#   text hash     ed1a49614afddbba
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

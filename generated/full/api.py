@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     1fdc74c074be74ec
+#   content hash  504d552e645f7504
+#   text hash     afe10182be66c67f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

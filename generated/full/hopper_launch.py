@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     6ea6b76f6c4614f8
+#   content hash  504d552e645f7504
+#   text hash     4bfcf65f475629de
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     a555430a0aeca2c7
+#   content hash  504d552e645f7504
+#   text hash     6cd6ac3d8edb87b9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     36fb705ee432b8b1
+#   content hash  504d552e645f7504
+#   text hash     c93c010815997273
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     de9ba0031a2e7bc3
+#   content hash  504d552e645f7504
+#   text hash     63e53301054b2170
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

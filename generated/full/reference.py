@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     2ff731a6251fdcf2
+#   content hash  504d552e645f7504
+#   text hash     05871bcf28543354
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f332f7ed04957caf
-#   text hash     d78439e6b3d731a9
+#   content hash  504d552e645f7504
+#   text hash     b80257c267cdcc34
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bea977b0ce7ff1e
-#   text hash     10f2cad93232696c
+#   content hash  d6aa489f753d500c
+#   text hash     26a886cb2ff47a1f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bea977b0ce7ff1e
-#   text hash     e1472449f099687f
+#   content hash  d6aa489f753d500c
+#   text hash     8cd4362fa523f7aa
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

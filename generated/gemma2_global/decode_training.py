@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bea977b0ce7ff1e
-#   text hash     ecd97be3b3064ddd
+#   content hash  d6aa489f753d500c
+#   text hash     e15320476ec5b395
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bea977b0ce7ff1e
-#   text hash     98a92f6dc209fa19
+#   content hash  d6aa489f753d500c
+#   text hash     baffb4389d76acae
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

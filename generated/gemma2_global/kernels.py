@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bea977b0ce7ff1e
-#   text hash     ff2414c80e2ccc59
+#   content hash  d6aa489f753d500c
+#   text hash     3c5b99fbbcb6e33b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bea977b0ce7ff1e
-#   text hash     fbf4bd2e3de9e119
+#   content hash  d6aa489f753d500c
+#   text hash     f2f511dbb7f9576d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (1024,), 128: (512,), 256: (1024,)}, "backward": {128: (1024,), 256: (1024,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (1024,), 128: (256,), 256: (1024,)},
+    "backward": {64: (2048,), 128: (512,), 256: (1024,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  03336568843b0c1f
-#   text hash     979a420c3bf68c59
+#   content hash  88c48a99bd0243ce
+#   text hash     fdf1298b057f391a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  03336568843b0c1f
-#   text hash     d7caebc0f16531bc
+#   content hash  88c48a99bd0243ce
+#   text hash     f220d194ba9dd3fb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

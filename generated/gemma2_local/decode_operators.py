@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  03336568843b0c1f
-#   text hash     b5569970b889a02d
+#   content hash  88c48a99bd0243ce
+#   text hash     ac85119722bbd0a5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  03336568843b0c1f
-#   text hash     3f35bd36d7793d5c
+#   content hash  88c48a99bd0243ce
+#   text hash     be9a12fb077e0d36
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  03336568843b0c1f
-#   text hash     74ba4aecdd706e08
+#   content hash  88c48a99bd0243ce
+#   text hash     f985c91450330153
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e9c289996ea5e18e
-#   text hash     302793221ef26410
+#   content hash  cb5d819b750c0c3e
+#   text hash     33b0e9f10c8ac121
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e9c289996ea5e18e
-#   text hash     8068c83ccc279cf3
+#   content hash  cb5d819b750c0c3e
+#   text hash     685f0d905ce5e0e4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e9c289996ea5e18e
-#   text hash     71f15f6a381c461a
+#   content hash  cb5d819b750c0c3e
+#   text hash     5c79549b5e70fce9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e9c289996ea5e18e
-#   text hash     a50d0f7f0289219b
+#   content hash  cb5d819b750c0c3e
+#   text hash     c883afa563c9950a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e9c289996ea5e18e
-#   text hash     e4fdd33125e24134
+#   content hash  cb5d819b750c0c3e
+#   text hash     80cadabb59dd7e89
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c376881aa3cee099
-#   text hash     5744c28ec6e41d22
+#   content hash  89ed58a01b0ef3b4
+#   text hash     acd32fd351172e06
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c376881aa3cee099
-#   text hash     6fc89fb0e6a2616b
+#   content hash  89ed58a01b0ef3b4
+#   text hash     affcdd11209ddc84
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

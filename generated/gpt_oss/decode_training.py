@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c376881aa3cee099
-#   text hash     12fb4efd8a55d1a3
+#   content hash  89ed58a01b0ef3b4
+#   text hash     ac5b608d0598012f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

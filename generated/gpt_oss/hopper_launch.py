@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c376881aa3cee099
-#   text hash     b6423bb76802b0b4
+#   content hash  89ed58a01b0ef3b4
+#   text hash     0b9d6e8f12bc272a
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

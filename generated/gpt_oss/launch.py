@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c376881aa3cee099
-#   text hash     7b145475eb5313f2
+#   content hash  89ed58a01b0ef3b4
+#   text hash     81bfebcf7186f4da
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

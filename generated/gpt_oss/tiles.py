@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c376881aa3cee099
-#   text hash     cebc4c83dac76529
+#   content hash  89ed58a01b0ef3b4
+#   text hash     1668b13ffbc9ff08
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

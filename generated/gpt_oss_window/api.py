@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b0f96350fce99b52
-#   text hash     7dcc600c4b0442ac
+#   content hash  3ef7d1136f51b568
+#   text hash     de48a719665cde74
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

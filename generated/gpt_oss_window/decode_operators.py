@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b0f96350fce99b52
-#   text hash     d0b5270333f9d46b
+#   content hash  3ef7d1136f51b568
+#   text hash     0a9451368c41cb56
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b0f96350fce99b52
-#   text hash     dc3c46b0b53384d9
+#   content hash  3ef7d1136f51b568
+#   text hash     a0892cf14b965d05
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b0f96350fce99b52
-#   text hash     40f671eaedd45ea7
+#   content hash  3ef7d1136f51b568
+#   text hash     36c7a0345071beea
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -99,9 +99,6 @@ def weigh(
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
     scale_log2, k_pos, q_begin = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -112,13 +109,15 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         keep &= distance < 128  # sliding_window
         p = tl.where(keep, p, 0.0)
-    ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
-    weights.store(by_threads(ds))
+    weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b0f96350fce99b52
-#   text hash     52c414ed2ab51804
+#   content hash  3ef7d1136f51b568
+#   text hash     a3c2f316c7294771
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd644fda5ac561b8
-#   text hash     031b4107ad09761b
+#   content hash  6ac67170ce694bdf
+#   text hash     164aa9715a5a81ef
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd644fda5ac561b8
-#   text hash     49dab9f1474815b4
+#   content hash  6ac67170ce694bdf
+#   text hash     99b68d9f7d042e3b
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd644fda5ac561b8
-#   text hash     44156be00c708627
+#   content hash  6ac67170ce694bdf
+#   text hash     8c50f94a3ae92468
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -108,22 +108,21 @@ def weigh(
     scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     score = score * scale
     # [64, BLOCK_M], [1, BLOCK_M]
     k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
     # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     score = score - softplus(in_decay) * tl.log(1 + softplus(in_width) * (q_at - k_at))
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
-    ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
-    weights.store(by_threads(ds))
+    weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

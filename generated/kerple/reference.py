@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd644fda5ac561b8
-#   text hash     1f1deb8a4a2cc3c5
+#   content hash  6ac67170ce694bdf
+#   text hash     f5150fd9e9655d31
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

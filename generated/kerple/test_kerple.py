@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd644fda5ac561b8
-#   text hash     edaaa7e40faa1c34
+#   content hash  6ac67170ce694bdf
+#   text hash     2b94522291bfde36
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

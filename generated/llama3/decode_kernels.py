@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c00415697c7b1bdc
-#   text hash     2401bb96b79d38ed
+#   content hash  f4ee0551f13502da
+#   text hash     4ac6f721797f8767
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c00415697c7b1bdc
-#   text hash     fc86a5aff5cf16c6
+#   content hash  f4ee0551f13502da
+#   text hash     23d2d4d9ec287647
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c00415697c7b1bdc
-#   text hash     283bc40a5969573f
+#   content hash  f4ee0551f13502da
+#   text hash     daf85dd5859dc197
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

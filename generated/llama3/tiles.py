@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c00415697c7b1bdc
-#   text hash     d4131fb7d1cc6384
+#   content hash  f4ee0551f13502da
+#   text hash     74c4261c7241633b
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c00415697c7b1bdc
-#   text hash     db6ad370f5ab51d3
+#   content hash  f4ee0551f13502da
+#   text hash     4c649e17d3732f28
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7cb444a585b8035f
-#   text hash     6f31a9592f6a7315
+#   content hash  593ab00f89aa8a1c
+#   text hash     d9f011ea94d16287
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -281,9 +281,10 @@ def attend(
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
     if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
+        acc = shrunk(acc, shrink)
     else:
-        return acc * shrink[:, None], m, l, packed
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
 
 
 @gluon.jit

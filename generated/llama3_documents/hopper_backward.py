@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7cb444a585b8035f
-#   text hash     73cfed439412fa1e
+#   content hash  593ab00f89aa8a1c
+#   text hash     5a992d09be00ce7c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -146,9 +146,6 @@ def accumulate(
         q_len, sum_tile, scale_log2, k_pos, q_begin, in_q_segments_base, in_k_segments_k,
         in_q_segments_stride_query
     ) = terms  # fmt: skip
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -162,6 +159,8 @@ def accumulate(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         in_q_segments_q = load_vector(in_q_segments_base, row, in_q_segments_stride_query, q_len)
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7cb444a585b8035f
-#   text hash     54d639fecd6612eb
+#   content hash  593ab00f89aa8a1c
+#   text hash     b757946a1fd935e5
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7cb444a585b8035f
-#   text hash     89d9a3575816e319
+#   content hash  593ab00f89aa8a1c
+#   text hash     cd966b9102f30896
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

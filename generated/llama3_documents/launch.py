@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7cb444a585b8035f
-#   text hash     a88ed06337876e47
+#   content hash  593ab00f89aa8a1c
+#   text hash     556434e2a108ec36
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bcb15a834f906520
-#   text hash     84f6683fb036f98d
+#   content hash  be237e58c9c62ae2
+#   text hash     6741aeac2cfee44e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

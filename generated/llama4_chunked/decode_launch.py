@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bcb15a834f906520
-#   text hash     ce9905e436a30122
+#   content hash  be237e58c9c62ae2
+#   text hash     a67c5d8d0992805c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

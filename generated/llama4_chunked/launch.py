@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bcb15a834f906520
-#   text hash     8787043ddeeba5fe
+#   content hash  be237e58c9c62ae2
+#   text hash     c38ec7baa6eec795
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

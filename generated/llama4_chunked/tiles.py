@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bcb15a834f906520
-#   text hash     b2106d243cad2c0a
+#   content hash  be237e58c9c62ae2
+#   text hash     66df3393a547ddd1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

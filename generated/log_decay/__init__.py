@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc42f3da33087706
-#   text hash     a24ac053df1d4d53
+#   content hash  efcdab899b1651a7
+#   text hash     c631db81e293ebea
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

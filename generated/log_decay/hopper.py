@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc42f3da33087706
-#   text hash     6907c72165eb06bd
+#   content hash  efcdab899b1651a7
+#   text hash     8e5cc7574cc0f024
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -279,10 +279,8 @@ def attend(
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
-    else:
-        return acc * shrink[:, None], m, l, packed
+    acc = shrunk(acc, shrink)
+    return acc, m, l, packed
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc42f3da33087706
-#   text hash     f98c5d0facce61a5
+#   content hash  efcdab899b1651a7
+#   text hash     dbe6ea4e6e44116c
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc42f3da33087706
-#   text hash     2e60c0948ed81f71
+#   content hash  efcdab899b1651a7
+#   text hash     9dc4cb654c4e59d6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc42f3da33087706
-#   text hash     cf71d2d8f51c4788
+#   content hash  efcdab899b1651a7
+#   text hash     0cafc083148c818e
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc42f3da33087706
-#   text hash     2ef26d80a46162b7
+#   content hash  efcdab899b1651a7
+#   text hash     041baab4b7f79ae0
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

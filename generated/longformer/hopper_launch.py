@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a732f00820777bd7
-#   text hash     25dd523bdc97a245
+#   content hash  f26f629ccbdd3bd0
+#   text hash     25d85755b3eb0a9f
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a732f00820777bd7
-#   text hash     b5b60fe1948174f4
+#   content hash  f26f629ccbdd3bd0
+#   text hash     99ef29c3d2a6231d
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -99,9 +99,6 @@ def weigh(
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
     k_len, scale_log2, k_pos, q_begin = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -112,15 +109,17 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         keep = (k_pos < k_len)[:, None]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= (
             (tl.abs(distance) <= 256) | (q_pos[None, :] < 16) | (k_pos[:, None] < 16)
         )  # any(abs(q - k) <= 256, global_tokens)
         p = tl.where(keep, p, 0.0)
-    ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
-    weights.store(by_threads(ds))
+    weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

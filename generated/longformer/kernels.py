@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a732f00820777bd7
-#   text hash     e99ea66e90537b06
+#   content hash  f26f629ccbdd3bd0
+#   text hash     6e101082d144a3e5
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a732f00820777bd7
-#   text hash     29aa6dd4f8a4e966
+#   content hash  f26f629ccbdd3bd0
+#   text hash     bcfe018cbd66bd85
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  74057286853b1066
-#   text hash     2db1302509811ce1
+#   content hash  e95f7b3c6f6d2310
+#   text hash     5a8e2505184b5d9f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  74057286853b1066
-#   text hash     c8b5a0caf1f626a5
+#   content hash  e95f7b3c6f6d2310
+#   text hash     3ed4729d1fa0307e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  74057286853b1066
-#   text hash     3e29f2f2c697eccf
+#   content hash  e95f7b3c6f6d2310
+#   text hash     16b8a687024aab71
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

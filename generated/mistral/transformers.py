@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  74057286853b1066
-#   text hash     385d3315908aeb3d
+#   content hash  e95f7b3c6f6d2310
+#   text hash     43b8395e9b976aa4
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3bfe9cef0543f725
-#   text hash     af9aa325e95eb348
+#   content hash  4ade0ca3ab583ac2
+#   text hash     3886b6e5f8426c5d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3bfe9cef0543f725
-#   text hash     e0f3c87a358de9a6
+#   content hash  4ade0ca3ab583ac2
+#   text hash     1145407e258187cb
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3bfe9cef0543f725
-#   text hash     37797592244f30c6
+#   content hash  4ade0ca3ab583ac2
+#   text hash     d3137bb16a1554e7
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3bfe9cef0543f725
-#   text hash     b33fd2d1c199dc20
+#   content hash  4ade0ca3ab583ac2
+#   text hash     d2045aef674a7235
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -153,13 +153,13 @@ def accumulate(
     scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     score = score * scale
     # [64, BLOCK_M], [1, BLOCK_M]
     k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
     # alibi
     score = score - in_slopes * tl.abs(q_at - k_at)
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3bfe9cef0543f725
-#   text hash     97f6426295d3bc4b
+#   content hash  4ade0ca3ab583ac2
+#   text hash     5cc01ebed591d5b8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

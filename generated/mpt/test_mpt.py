@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3bfe9cef0543f725
-#   text hash     d87545d64497494c
+#   content hash  4ade0ca3ab583ac2
+#   text hash     6c7010a3a8d2a941
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d0021c1591f986
-#   text hash     4140fd57e6257810
+#   content hash  fa158aeb87477c27
+#   text hash     a306841297100317
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -273,9 +273,10 @@ def attend(
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
     if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
+        acc = shrunk(acc, shrink)
     else:
-        return acc * shrink[:, None], m, l, packed
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
 
 
 @gluon.jit

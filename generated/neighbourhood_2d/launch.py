@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d0021c1591f986
-#   text hash     a8b6968707064ff0
+#   content hash  fa158aeb87477c27
+#   text hash     6f9a806cd89781ef
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d0021c1591f986
-#   text hash     cd7fa7afcc8a2ffe
+#   content hash  fa158aeb87477c27
+#   text hash     49cf73ee26544589
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ca8e679c51f3ba70
-#   text hash     42b5f3ac00fca53c
+#   content hash  2b0d879eec42f231
+#   text hash     4b70f4e064d3083b
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

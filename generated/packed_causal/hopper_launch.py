@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ca8e679c51f3ba70
-#   text hash     20c0fb96e0b27631
+#   content hash  2b0d879eec42f231
+#   text hash     6dfaecc764d7aa19
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

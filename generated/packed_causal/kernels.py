@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ca8e679c51f3ba70
-#   text hash     aa82bc72c985444c
+#   content hash  2b0d879eec42f231
+#   text hash     04ad60c613c83255
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

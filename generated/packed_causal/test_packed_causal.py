@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ca8e679c51f3ba70
-#   text hash     6f3a1616e129ae62
+#   content hash  2b0d879eec42f231
+#   text hash     fddab2407cf586d8
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ca8e679c51f3ba70
-#   text hash     425277e49428e361
+#   content hash  2b0d879eec42f231
+#   text hash     5375b91fcd5ab94d
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -113,5 +113,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (4096,), 128: (1024,), 256: (0,)},
-    "backward": {64: (4096,), 128: (2048,), 256: (2048,)},
+    "backward": {64: (3072,), 128: (3072,), 256: (1024,)},
 }

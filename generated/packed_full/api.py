@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de2c005f08ba7d93
-#   text hash     b8146bc8be43610d
+#   content hash  78b1ebb0d3cc2f51
+#   text hash     f5288680f379cfe3
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de2c005f08ba7d93
-#   text hash     ba2a53fdb20bd62a
+#   content hash  78b1ebb0d3cc2f51
+#   text hash     d63775dfcd526ba2
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -336,9 +336,10 @@ def attend(
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
     if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
+        acc = shrunk(acc, shrink)
     else:
-        return acc * shrink[:, None], m, l, packed
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
 
 
 @gluon.jit

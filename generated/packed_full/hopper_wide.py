@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de2c005f08ba7d93
-#   text hash     b1c9592035f49bf6
+#   content hash  78b1ebb0d3cc2f51
+#   text hash     dc1c195832ccb041
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -114,9 +114,8 @@ def weigh(
     if mixed:
         keep = (k_pos < k_len)[:, None]
         p = tl.where(keep, p, 0.0)
-    ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
-    weights.store(by_threads(ds))
+    weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de2c005f08ba7d93
-#   text hash     9c9f16b0d36ec94e
+#   content hash  78b1ebb0d3cc2f51
+#   text hash     3c33b41815dcf425
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de2c005f08ba7d93
-#   text hash     52797db66ad6ccd4
+#   content hash  78b1ebb0d3cc2f51
+#   text hash     f46488f8486c633d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de2c005f08ba7d93
-#   text hash     c6e69f99dfa0d00a
+#   content hash  78b1ebb0d3cc2f51
+#   text hash     193d0332e6e29d23
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (2048,), 128: (1024,), 256: (0,)},
-    "backward": {64: (4096,), 128: (2048,), 256: (2048,)},
+    "backward": {64: (2304,), 128: (2304,), 256: (1024,)},
 }

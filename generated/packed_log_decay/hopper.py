@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c48d92770c255cb
-#   text hash     27ebd4149c8088cb
+#   content hash  d7080f4aa392f4ff
+#   text hash     a3952e62988a1476
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -351,10 +351,8 @@ def attend(
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
-    else:
-        return acc * shrink[:, None], m, l, packed
+    acc = shrunk(acc, shrink)
+    return acc, m, l, packed
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c48d92770c255cb
-#   text hash     2013940a639375b3
+#   content hash  d7080f4aa392f4ff
+#   text hash     5196cb7801e52947
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -165,9 +165,6 @@ def accumulate(
     (
         sum_tile, scale_log2, k_pos, q_begin, in_log_decay_at_end_k, k_added, in_log_decay_k_sum_ptr
     ) = terms  # fmt: skip
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -180,6 +177,9 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 + (k_added[:, None] - lse[None, :]))  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         keep &= distance < tl.maximum(in_log_decay_at_end_k[:, None] - k_pos[:, None], 0)  # a document of log_decay

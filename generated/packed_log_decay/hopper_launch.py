@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c48d92770c255cb
-#   text hash     dbee1fd96c40a225
+#   content hash  d7080f4aa392f4ff
+#   text hash     de2221654214ad10
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c48d92770c255cb
-#   text hash     f947cde65d6c2ae5
+#   content hash  d7080f4aa392f4ff
+#   text hash     11f30557562a25f7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

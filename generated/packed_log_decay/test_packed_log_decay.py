@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2c48d92770c255cb
-#   text hash     6d1d1eac3a91ae3a
+#   content hash  d7080f4aa392f4ff
+#   text hash     092a3bba6b98d2f9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b0eae6a6403d2495
-#   text hash     6cbdfba3d8aecb8b
+#   content hash  0ce51cceb09a235a
+#   text hash     b6639ac92873201a
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b0eae6a6403d2495
-#   text hash     2b5c1ec8e689141b
+#   content hash  0ce51cceb09a235a
+#   text hash     10361423803446c6
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b0eae6a6403d2495
-#   text hash     59375c61dba46ebe
+#   content hash  0ce51cceb09a235a
+#   text hash     6d3e12e7b0e34d53
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

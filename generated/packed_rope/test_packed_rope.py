@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b0eae6a6403d2495
-#   text hash     52712b36a10c34be
+#   content hash  0ce51cceb09a235a
+#   text hash     7f9fbd09c77ee1c4
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b0eae6a6403d2495
-#   text hash     2aecb40d0629f1d2
+#   content hash  0ce51cceb09a235a
+#   text hash     3f410fa5cb3264c5
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (4096,), 128: (1024,), 256: (0,)},
-    "backward": {64: (4096,), 128: (2048,), 256: (2048,)},
+    "backward": {64: (3072,), 128: (3072,), 256: (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  647a6e2b8f14e387
-#   text hash     7fb2304157bc5b0c
+#   content hash  d98d9ca0f96788b7
+#   text hash     73db69110d12d61e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  647a6e2b8f14e387
-#   text hash     59e5ff7c235c704b
+#   content hash  d98d9ca0f96788b7
+#   text hash     f84f4212f09cdb53
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

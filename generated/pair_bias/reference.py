@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  647a6e2b8f14e387
-#   text hash     ca98d99cddb92818
+#   content hash  d98d9ca0f96788b7
+#   text hash     703fabfef0c1436e
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  647a6e2b8f14e387
-#   text hash     72f5f39e418a20aa
+#   content hash  d98d9ca0f96788b7
+#   text hash     cb276a809780cbe0
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  647a6e2b8f14e387
-#   text hash     ba305ead17c9eaaa
+#   content hash  d98d9ca0f96788b7
+#   text hash     8c2d12b7604d871f
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

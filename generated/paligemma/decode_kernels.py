@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbeef4344d88692f
-#   text hash     14e49513726e4698
+#   content hash  10f9f47679b3bd08
+#   text hash     a9c80248b6890b46
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

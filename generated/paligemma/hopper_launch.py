@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbeef4344d88692f
-#   text hash     fd5b408c15e0453a
+#   content hash  10f9f47679b3bd08
+#   text hash     7c46305ca0378aa1
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbeef4344d88692f
-#   text hash     cbf917d635c79f8e
+#   content hash  10f9f47679b3bd08
+#   text hash     3d12fd44ff750a27
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

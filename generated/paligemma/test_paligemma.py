@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbeef4344d88692f
-#   text hash     c6c640faddaf05d9
+#   content hash  10f9f47679b3bd08
+#   text hash     bf46d151d09549f2
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

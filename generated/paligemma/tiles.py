@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbeef4344d88692f
-#   text hash     f5d31b523d7393fd
+#   content hash  10f9f47679b3bd08
+#   text hash     881575cab55ef809
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

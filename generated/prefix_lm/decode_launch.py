@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d9fbf2a43d7b8ed
-#   text hash     10b0a37ac3e287f2
+#   content hash  6636007d87fea4be
+#   text hash     9e97d600553d76b6
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

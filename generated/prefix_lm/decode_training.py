@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d9fbf2a43d7b8ed
-#   text hash     014bfa77e1ea402d
+#   content hash  6636007d87fea4be
+#   text hash     71139dd0299aa26a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d9fbf2a43d7b8ed
-#   text hash     ec67a84428b747e3
+#   content hash  6636007d87fea4be
+#   text hash     9839a6807c08dc8e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d9fbf2a43d7b8ed
-#   text hash     fb6c6cedb4e6c912
+#   content hash  6636007d87fea4be
+#   text hash     14cd10afee5d2416
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d9fbf2a43d7b8ed
-#   text hash     6e4a71df612733c9
+#   content hash  6636007d87fea4be
+#   text hash     63a47fec476b0383
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

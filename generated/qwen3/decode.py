@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e40c551e514f930c
-#   text hash     08f460b2a6192fed
+#   content hash  7adce991bb71b456
+#   text hash     8a5ca52033750bfc
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e40c551e514f930c
-#   text hash     538e6d9f9c177e26
+#   content hash  7adce991bb71b456
+#   text hash     f5424aeaf71a2f89
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e40c551e514f930c
-#   text hash     1c0477b51d59a008
+#   content hash  7adce991bb71b456
+#   text hash     499c9c2b6c0d2adc
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

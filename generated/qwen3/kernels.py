@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e40c551e514f930c
-#   text hash     c2073e09e151cfef
+#   content hash  7adce991bb71b456
+#   text hash     220aad3f362ecdd4
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e40c551e514f930c
-#   text hash     e7ea2b514bf3d294
+#   content hash  7adce991bb71b456
+#   text hash     1d5bf849700bfdaf
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

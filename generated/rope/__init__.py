@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5da640f48f1cd9bf
-#   text hash     3f01bb77badf8fd3
+#   content hash  70492fc3de450996
+#   text hash     a0bcb548d639fed1
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

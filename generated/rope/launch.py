@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5da640f48f1cd9bf
-#   text hash     26377232921b649a
+#   content hash  70492fc3de450996
+#   text hash     785646ea828f4ffb
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5da640f48f1cd9bf
-#   text hash     da0d0d7fd6bb0769
+#   content hash  70492fc3de450996
+#   text hash     73d8fa32ed07f65d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

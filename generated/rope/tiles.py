@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5da640f48f1cd9bf
-#   text hash     fbd9bd782061eda5
+#   content hash  70492fc3de450996
+#   text hash     b6d0bc16f71a9460
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c8ab8ad511b44ec5
-#   text hash     9c4b9372ee238ab4
+#   content hash  6c0d8116f0d9574d
+#   text hash     d0867f83e4e6bf17
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c8ab8ad511b44ec5
-#   text hash     e54ba72b66c1e34a
+#   content hash  6c0d8116f0d9574d
+#   text hash     3a52444326648004
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -271,9 +271,10 @@ def attend(
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
     if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
+        acc = shrunk(acc, shrink)
     else:
-        return acc * shrink[:, None], m, l, packed
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
 
 
 @gluon.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c8ab8ad511b44ec5
-#   text hash     0a4299bf1425fdf6
+#   content hash  6c0d8116f0d9574d
+#   text hash     ce65c8d9f58185ea
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

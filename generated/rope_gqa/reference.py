@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c8ab8ad511b44ec5
-#   text hash     c3bbb8ac45f5c286
+#   content hash  6c0d8116f0d9574d
+#   text hash     3df3df967989662e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

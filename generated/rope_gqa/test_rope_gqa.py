@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c8ab8ad511b44ec5
-#   text hash     9807c74a2a739ebe
+#   content hash  6c0d8116f0d9574d
+#   text hash     f88358545810175d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

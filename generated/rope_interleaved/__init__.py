@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a2098bdc84558c24
-#   text hash     59d3a99bba61ab58
+#   content hash  259f75654b119852
+#   text hash     2879ba7924f21103
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a2098bdc84558c24
-#   text hash     f91e3c084e4555f8
+#   content hash  259f75654b119852
+#   text hash     9192366f73c4788e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

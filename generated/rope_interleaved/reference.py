@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a2098bdc84558c24
-#   text hash     591fba8902d5a32f
+#   content hash  259f75654b119852
+#   text hash     83e30bd4f3cb562a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

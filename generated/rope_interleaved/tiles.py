@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a2098bdc84558c24
-#   text hash     d78d676320032284
+#   content hash  259f75654b119852
+#   text hash     b5d40f0919372bb6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8434f633650435a9
-#   text hash     0a9252460ef38fc7
+#   content hash  ca93ac08cc10b4c5
+#   text hash     d69940c5454b9194
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

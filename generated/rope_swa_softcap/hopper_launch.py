@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8434f633650435a9
-#   text hash     b47e72a177a41468
+#   content hash  ca93ac08cc10b4c5
+#   text hash     34639c1b9c95188e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8434f633650435a9
-#   text hash     9249e83752b28197
+#   content hash  ca93ac08cc10b4c5
+#   text hash     f5c60c965b4cadd0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -98,24 +98,23 @@ def weigh(
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
     q_len, scale, k_pos, q_begin = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    score = score * (scale / 50.0)
     # softcap
-    part0 = tanh(score)
+    part0 = tanh(score, scale / 50.0)
     slope0 = 1.0 - part0 * part0
     score = part0
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         keep = (row < q_len)[None, :]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal

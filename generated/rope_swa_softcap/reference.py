@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8434f633650435a9
-#   text hash     5799e25bbaf12d1a
+#   content hash  ca93ac08cc10b4c5
+#   text hash     8679eaeecfb6212a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

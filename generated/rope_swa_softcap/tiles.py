@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8434f633650435a9
-#   text hash     aee0beb308a858d3
+#   content hash  ca93ac08cc10b4c5
+#   text hash     cec94afe701c1150
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4660ce4428f8b106
-#   text hash     abff63d288cec431
+#   content hash  c327454e4321c83f
+#   text hash     0c20de27041879c7
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4660ce4428f8b106
-#   text hash     700692aebea4d85a
+#   content hash  c327454e4321c83f
+#   text hash     151cf3eafa5b058c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

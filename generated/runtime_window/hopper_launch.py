@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4660ce4428f8b106
-#   text hash     8d58fc7ea6f7a08c
+#   content hash  c327454e4321c83f
+#   text hash     8a55cf846b350482
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

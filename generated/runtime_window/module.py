@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4660ce4428f8b106
-#   text hash     3d7b711425ce8ab6
+#   content hash  c327454e4321c83f
+#   text hash     8128f5725e66414f
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

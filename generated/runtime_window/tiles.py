@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4660ce4428f8b106
-#   text hash     6ce1c350315d9719
+#   content hash  c327454e4321c83f
+#   text hash     bf91c31269cc5c3e
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937e5117a4912832
-#   text hash     c168bbd7dea6a9f8
+#   content hash  1fa73b598e4c8c00
+#   text hash     e1d9c7bb0d92acba
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

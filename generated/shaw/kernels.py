@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937e5117a4912832
-#   text hash     fadb97f1b4d94b1b
+#   content hash  1fa73b598e4c8c00
+#   text hash     3db8feba11d04dd6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937e5117a4912832
-#   text hash     05cf4db7916c08a4
+#   content hash  1fa73b598e4c8c00
+#   text hash     990910b15dadacf4
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

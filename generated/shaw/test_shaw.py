@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937e5117a4912832
-#   text hash     23cd97a02cb8ce71
+#   content hash  1fa73b598e4c8c00
+#   text hash     00c73d8a3361d7ba
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  937e5117a4912832
-#   text hash     c3e21fd42fe88f53
+#   content hash  1fa73b598e4c8c00
+#   text hash     eddff183eada2c9c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

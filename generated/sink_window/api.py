@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cd0060baafce4901
-#   text hash     9cfd41289b490e26
+#   content hash  403f8b9d1835b21c
+#   text hash     9fb4f7342e37ce73
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cd0060baafce4901
-#   text hash     47de89bb614de966
+#   content hash  403f8b9d1835b21c
+#   text hash     423a97335f4f248f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

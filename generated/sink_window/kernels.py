@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cd0060baafce4901
-#   text hash     dfdd4a99083b4799
+#   content hash  403f8b9d1835b21c
+#   text hash     74fe112932acca69
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cd0060baafce4901
-#   text hash     fdb4a5b89fd46df3
+#   content hash  403f8b9d1835b21c
+#   text hash     7214be8ea50ed8af
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cd0060baafce4901
-#   text hash     21e2b271406967d5
+#   content hash  403f8b9d1835b21c
+#   text hash     bf014cf4bf9f7fb6
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

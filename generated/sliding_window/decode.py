@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eda16f978ae8a537
-#   text hash     93b2f2c3179007a8
+#   content hash  4be234202628a895
+#   text hash     05c74088bae94aa1
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

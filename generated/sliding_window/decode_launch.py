@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eda16f978ae8a537
-#   text hash     782817923ede5dd3
+#   content hash  4be234202628a895
+#   text hash     10cba290a4875762
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

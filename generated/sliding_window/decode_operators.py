@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eda16f978ae8a537
-#   text hash     68261d8531717fc6
+#   content hash  4be234202628a895
+#   text hash     5ceb13ca90a207ed
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eda16f978ae8a537
-#   text hash     1dcdf7cc878f327c
+#   content hash  4be234202628a895
+#   text hash     f77c5d168f230a03
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eda16f978ae8a537
-#   text hash     ff30fc44db76c5eb
+#   content hash  4be234202628a895
+#   text hash     67f13852ca52362c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

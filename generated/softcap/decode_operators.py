@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  98f43da737908969
-#   text hash     a647ebe1b348006c
+#   content hash  c5d1db88713b5be8
+#   text hash     5cc7e0dba5d45b42
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

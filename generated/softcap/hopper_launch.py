@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  98f43da737908969
-#   text hash     2db234cb2ffe6d37
+#   content hash  c5d1db88713b5be8
+#   text hash     5b6ddb568398b793
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  98f43da737908969
-#   text hash     b47f0fe79104a929
+#   content hash  c5d1db88713b5be8
+#   text hash     6014837cfd72d6c6
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

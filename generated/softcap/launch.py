@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  98f43da737908969
-#   text hash     6975cb4b3c212541
+#   content hash  c5d1db88713b5be8
+#   text hash     042f496f30717e04
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  98f43da737908969
-#   text hash     c3017e35cb54fb13
+#   content hash  c5d1db88713b5be8
+#   text hash     c5221e9bda1e8ab2
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (1024,), 128: (512,), 256: (1024,)}, "backward": {128: (1024,), 256: (1024,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (1024,), 128: (256,), 256: (1024,)},
+    "backward": {64: (2048,), 128: (512,), 256: (1024,)},
+}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f6a69ab190c9412f
-#   text hash     77dba8b2823030b9
+#   content hash  96b9ce31f2361f49
+#   text hash     ef7a2ec7ebfe8730
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

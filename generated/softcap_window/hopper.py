@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f6a69ab190c9412f
-#   text hash     1145c2c7fb1882a1
+#   content hash  96b9ce31f2361f49
+#   text hash     f79084f8c257282d
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -197,28 +197,48 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 
 
 @triton.constexpr_function
+def numbers():
+    """PTX that prepares what follows: numbers with powers of the factor in them, and how large a score may be to be near 0.
+
+    With a tiny factor none is, as its powers would vanish.
+    """
+    others = (-0.33332947, 0.13320725, -5.2671812e-02, 1.6437577e-02)
+    steps = ["mul.f32 square, factor, factor;", "mov.f32 power, factor;"]
+    for i, number in enumerate(others):
+        steps += ["mul.f32 power, power, square;", f"mul.f32 number{i}, power, {number};"]
+    return [
+        *steps,
+        "mul.f32 twice, factor, 2.88539008;",
+        "abs.f32 size, factor;",
+        "rcp.approx.ftz.f32 bound, size;",
+        "mul.f32 bound, bound, 0.55;",
+        "setp.lt.f32 far, size, 6.1035e-05;",
+        "selp.f32 bound, 0.0, bound, far;",
+    ]
+
+
+@triton.constexpr_function
 def near_zero(x, to):
-    """PTX that puts tanh of x, 0.7 in size at most, into `to`: by an odd polynomial, right to a unit in the last place."""
-    rest = (2.0091971e-02, -5.3558860e-02, 0.13329111, -0.33333191)
-    steps = [f"mul.f32 square, {x}, {x};", "mov.f32 slope, -5.1386627e-03;"]
-    steps += [f"fma.rn.f32 slope, slope, square, {coefficient};" for coefficient in rest]
-    return [*steps, "mul.f32 slope, slope, square;", f"fma.rn.f32 {to}, slope, {x}, {x};"]
+    """PTX that puts tanh of x * factor, 0.55 in size at most, into `to`: by an odd polynomial."""
+    steps = [f"mul.f32 square, {x}, {x};", "fma.rn.f32 slope, number3, square, number2;"]
+    steps += [f"fma.rn.f32 slope, slope, square, {number};" for number in ("number1", "number0", "factor")]
+    return [*steps, f"mul.f32 {to}, slope, {x};"]
 
 
 @triton.constexpr_function
 def anywhere(x, to):
-    """PTX that puts tanh of any x into `to`: by an exponential, or near 0 as above."""
+    """PTX that puts tanh of any x * factor into `to`: by an exponential, or near 0 as above."""
     return [
         *near_zero(x, "inner"),
-        f"abs.f32 size, {x};",
-        "mul.f32 power, size, -2.88539008;",
+        f"mul.f32 outer, {x}, twice;",
+        "abs.f32 power, outer;",
         "ex2.approx.ftz.f32 power, power;",
-        "add.f32 below, power, 1.0;",
-        "rcp.approx.ftz.f32 below, below;",
-        "sub.f32 outer, 1.0, power;",
-        "mul.f32 outer, outer, below;",
-        f"copysign.f32 outer, {x}, outer;",
-        "setp.gt.f32 far, size, 0.7;",
+        "add.f32 power, power, 1.0;",
+        "rcp.approx.ftz.f32 power, power;",
+        "fma.rn.f32 power, power, -2.0, 1.0;",
+        "copysign.f32 outer, outer, power;",
+        f"abs.f32 size, {x};",
+        "setp.gt.f32 far, size, bound;",
         f"selp.f32 {to}, outer, inner, far;",
     ]
 
@@ -230,26 +250,28 @@ def tanh_of_scores(count):
     Both ways give a score near 0 the same bits: they do not depend on the scores beside it.
     """
     scores = [(f"${count + i}", f"${i}") for i in range(count)]
-    lines = ["{", ".reg .f32 square, slope, inner, outer, size, power, below, largest<4>;", ".reg .pred far, any;"]
+    lines = ["{", ".reg .f32 factor, number<4>, twice, bound, square, slope, inner, outer, size, power, largest<4>;"]
+    lines += [".reg .pred far, any;", f"mov.f32 factor, ${2 * count};", *numbers()]
     lines += [f"mov.f32 largest{i}, 0.0;" for i in range(4)]
     for i in range(count):
         lines += [f"abs.f32 size, ${count + i};", f"max.f32 largest{i % 4}, largest{i % 4}, size;"]
     lines += [f"max.f32 largest0, largest0, largest{i};" for i in range(1, 4)]
-    lines += ["setp.gt.f32 far, largest0, 0.7;", "vote.sync.any.pred any, far, 0xffffffff;", "@any bra.uni some_far;"]
+    lines += ["setp.gt.f32 far, largest0, bound;", "vote.sync.any.pred any, far, 0xffffffff;", "@any bra.uni some_far;"]
     lines += [line for score in scores for line in near_zero(*score)]
     lines += ["bra.uni done;", "some_far:", *(line for score in scores for line in anywhere(*score))]
     return "\n".join([*lines, "done:", "}"])
 
 
 @gluon.jit
-def tanh(x):
-    """tanh, of a tile of scores to a few units in the last place."""
+def tanh(x, factor=1.0):
+    """tanh of x * factor, of a tile of scores to a few units in the last place."""
     if len(x.shape) == 2 and x.shape[0] == 64 and x.shape[1] >= 16:
         COUNT: gl.constexpr = x.shape[1] // 2  # of each of 128 threads
-        constraints: gl.constexpr = operands("=&f", COUNT, COUNT)
-        return gl.inline_asm_elementwise(tanh_of_scores(COUNT), constraints, [x], gl.float32, False, COUNT)
+        constraints: gl.constexpr = operands("=&f", COUNT, 2 * COUNT)
+        factors = gl.full(x.shape, factor, gl.float32, x.type.layout)
+        return gl.inline_asm_elementwise(tanh_of_scores(COUNT), constraints, [x, factors], gl.float32, False, COUNT)
     else:
-        return any_tanh(x)
+        return any_tanh(x * factor)
 
 
 @gluon.jit
@@ -260,8 +282,7 @@ def weigh(
     scale, q_pos, in_window = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
-    score = score * (scale / 50.0)
-    score = tanh(score)  # softcap
+    score = tanh(score, scale / 50.0)  # softcap
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
@@ -330,9 +351,10 @@ def attend(
     mbarrier.arrive(v_free.index(before), count=1)
     shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
     if OVERLAPPED:
-        return shrunk(acc, shrink), m, l, packed
+        acc = shrunk(acc, shrink)
     else:
-        return acc * shrink[:, None], m, l, packed
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
 
 
 @gluon.jit

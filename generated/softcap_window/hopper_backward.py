@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f6a69ab190c9412f
-#   text hash     95822f0dda77afba
+#   content hash  96b9ce31f2361f49
+#   text hash     732f0df655f95fb0
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -141,9 +141,6 @@ def accumulate(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     q_len, sum_tile, scale, k_pos, q_begin, in_window = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -152,15 +149,17 @@ def accumulate(
     scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
-    score = score * (scale / 50.0)
     # softcap
-    part0 = tanh(score)
+    part0 = tanh(score, scale / 50.0)
     slope0 = 1.0 - part0 * part0
     score = part0
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         keep = (row < q_len)[None, :]
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep &= distance >= 0  # causal
@@ -169,9 +168,10 @@ def accumulate(
         slope0 = tl.where(keep, slope0, 0.0)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
-    dp_less_delta = warpgroup_mma_wait(1, [weighing])
-    ds = p * dp_less_delta  # [64, BLOCK_M]
+    ds = p  # by dP - delta
     ds = ds * slope0
+    dp_less_delta = warpgroup_mma_wait(1, [weighing])
+    ds = ds * dp_less_delta  # [64, BLOCK_M]
     ds = ds.to(q_buffer.dtype)
     # both workers' keys have a share in dQ
     turn = at & 1
@@ -267,14 +267,11 @@ def work(
                     tl.int32
                 )
                 terms = (q_len, sum_tile, scale, k_pos, q_begin, in_window)
-                # a short tile at the end takes a mask
-                full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
-                    mixed = (i < full_first) | (i >= full_last)
                     at, dk, dv = accumulate(
                         at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                        STAGES, SCORES, OUT, WORKER, mixed=mixed
+                        STAGES, SCORES, OUT, WORKER, mixed=True
                     )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 

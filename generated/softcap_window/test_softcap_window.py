@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f6a69ab190c9412f
-#   text hash     f977fb4a1a59c281
+#   content hash  96b9ce31f2361f49
+#   text hash     848edf43ef71e216
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

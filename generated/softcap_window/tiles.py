@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f6a69ab190c9412f
-#   text hash     791a2336d0058848
+#   content hash  96b9ce31f2361f49
+#   text hash     b4fef11d82835166
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

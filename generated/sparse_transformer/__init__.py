@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1905f18fc94dc427
-#   text hash     211c5589ff0f334e
+#   content hash  1844460b2e0ce007
+#   text hash     94f8d0e61940de13
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

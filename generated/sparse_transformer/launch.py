@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1905f18fc94dc427
-#   text hash     1b4d9f30d1718ed8
+#   content hash  1844460b2e0ce007
+#   text hash     40c9b6644236fb55
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1905f18fc94dc427
-#   text hash     d3b90228cd2f39d8
+#   content hash  1844460b2e0ce007
+#   text hash     8c3fb6c01eef1826
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8784e042f7993dcf
-#   text hash     137041b5b9c66fc4
+#   content hash  a215c13ab9db4556
+#   text hash     0553eabc26801873
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

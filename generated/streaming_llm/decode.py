@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8784e042f7993dcf
-#   text hash     9f26e23819c21712
+#   content hash  a215c13ab9db4556
+#   text hash     f0447b7b86c335c6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

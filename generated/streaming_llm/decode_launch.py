@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8784e042f7993dcf
-#   text hash     234204a0494b6263
+#   content hash  a215c13ab9db4556
+#   text hash     0f22ccf9ad1d48f8
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

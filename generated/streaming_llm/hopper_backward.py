@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8784e042f7993dcf
-#   text hash     7c28bd4745a2218c
+#   content hash  a215c13ab9db4556
+#   text hash     2cdbd1dfee19b413
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -142,9 +142,6 @@ def accumulate(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     sum_tile, scale_log2, k_pos, q_begin = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -157,6 +154,9 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         distance = apart(q_pos[None, :] - k_pos[:, None])
         keep = distance >= 0  # causal
         keep &= (distance < 1024) | (k_pos[:, None] < 4)  # any(sliding_window, k < 4)

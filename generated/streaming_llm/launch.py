@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8784e042f7993dcf
-#   text hash     daa0ce6ecc01e2ff
+#   content hash  a215c13ab9db4556
+#   text hash     2e1fd3128f398f0b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8784e042f7993dcf
-#   text hash     9aa24ce63d5e83f8
+#   content hash  a215c13ab9db4556
+#   text hash     b58f7ac94749c7e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a1aa25aa7743c64
-#   text hash     467ab9cbbe9eaab6
+#   content hash  787080c3bb4646cd
+#   text hash     d50141769bc5a57c
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

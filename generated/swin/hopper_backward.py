@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a1aa25aa7743c64
-#   text hash     85479e3f10c79edc
+#   content hash  787080c3bb4646cd
+#   text hash     2b0cf06029297fd2
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -155,8 +155,6 @@ def accumulate(
     scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     score = score * scale
     in_offset_bias_at_entry0 = within(floor_div(q_pos[None, :], 7) - k_pos[:, None] // 7 + 6, 13)
     in_offset_bias_at_entry1 = within(floor_mod(q_pos[None, :], 7) - k_pos[:, None] % 7 + 6, 13)
@@ -168,6 +166,8 @@ def accumulate(
     ).to(tl.float32)
     # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
     score = score + in_offset_bias_at
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]

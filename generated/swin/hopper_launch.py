@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a1aa25aa7743c64
-#   text hash     f2e4d0688badb423
+#   content hash  787080c3bb4646cd
+#   text hash     8e4395bc8aafa5b2
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

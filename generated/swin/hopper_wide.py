@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a1aa25aa7743c64
-#   text hash     975bffb0ec61b900
+#   content hash  787080c3bb4646cd
+#   text hash     96665b4b64a953ce
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -110,8 +110,6 @@ def weigh(
     scoring = score_product(k_tile, q_tile, zeros, D, ADDS=False)
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     score = score * scale
     in_offset_bias_at_entry0 = within(floor_div(q_pos[None, :], 7) - k_pos[:, None] // 7 + 6, 13)
     in_offset_bias_at_entry1 = within(floor_mod(q_pos[None, :], 7) - k_pos[:, None] % 7 + 6, 13)
@@ -123,13 +121,14 @@ def weigh(
     ).to(tl.float32)
     # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
     score = score + in_offset_bias_at
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
         p = tl.where(keep, p, 0.0)
-    ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
-    weights.store(by_threads(ds))
+    weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

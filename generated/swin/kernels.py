@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a1aa25aa7743c64
-#   text hash     3a4dc4f860156d18
+#   content hash  787080c3bb4646cd
+#   text hash     b026d7b7cbeb819a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a1aa25aa7743c64
-#   text hash     ab7d7f41086459f4
+#   content hash  787080c3bb4646cd
+#   text hash     810ea63cf86145fc
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

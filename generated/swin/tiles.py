@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a1aa25aa7743c64
-#   text hash     4c93ae8d65ebc1d8
+#   content hash  787080c3bb4646cd
+#   text hash     7121c935ba88b34a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  76193570e89bc780
-#   text hash     a92477f2d46c8f67
+#   content hash  2768f73b94b79abb
+#   text hash     1efe95ead9acd162
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

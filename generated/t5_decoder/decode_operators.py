@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  76193570e89bc780
-#   text hash     2c1ef049ede389ad
+#   content hash  2768f73b94b79abb
+#   text hash     ced4c2795aa0acdc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

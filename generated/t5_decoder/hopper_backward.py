@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  76193570e89bc780
-#   text hash     c75fa83aca86d8b1
+#   content hash  2768f73b94b79abb
+#   text hash     4726f43dc31d09a5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -152,8 +152,6 @@ def accumulate(
     scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     score = score * scale
     in_rel_bias_at_entry = within(
         tl.where(
@@ -175,6 +173,8 @@ def accumulate(
     )
     # relative_bias
     score = score + in_rel_bias_at
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :]

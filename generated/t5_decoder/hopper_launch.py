@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  76193570e89bc780
-#   text hash     63648a0c04532015
+#   content hash  2768f73b94b79abb
+#   text hash     66ac2fdd31ee112b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  76193570e89bc780
-#   text hash     09fb25f86d87fe5f
+#   content hash  2768f73b94b79abb
+#   text hash     7138574be2d8be59
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

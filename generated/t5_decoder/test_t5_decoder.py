@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  76193570e89bc780
-#   text hash     d7dcbc68092bc958
+#   content hash  2768f73b94b79abb
+#   text hash     ac1016167d07e57b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9ca5ca1b8b6ec344
-#   text hash     7b7e93d131c2fc8f
+#   content hash  2bebbeff4719fb66
+#   text hash     afdb17919b4ec999
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

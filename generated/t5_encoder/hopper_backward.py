@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9ca5ca1b8b6ec344
-#   text hash     750257dc0252015b
+#   content hash  2bebbeff4719fb66
+#   text hash     58554938543c079a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -152,8 +152,6 @@ def accumulate(
     scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
-    # [BLOCK_M]
-    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     score = score * scale
     in_rel_bias_at_entry = within(
         tl.where(k_pos[:, None] > q_pos[None, :], 16, 0)
@@ -172,6 +170,8 @@ def accumulate(
     )
     # relative_bias
     score = score + in_rel_bias_at
+    # [BLOCK_M]
+    lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9ca5ca1b8b6ec344
-#   text hash     4f20c82f61709255
+#   content hash  2bebbeff4719fb66
+#   text hash     d1732ca40e75390f
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9ca5ca1b8b6ec344
-#   text hash     e54b2f37426d5c5d
+#   content hash  2bebbeff4719fb66
+#   text hash     be169bb9d34fa09c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

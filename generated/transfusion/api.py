@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  161ba6f2e9efe1ca
-#   text hash     c5fdfaed36fdbe3c
+#   content hash  e45d9df546708d6c
+#   text hash     f1abe20c94a48c19
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  161ba6f2e9efe1ca
-#   text hash     736e3947d7a3953c
+#   content hash  e45d9df546708d6c
+#   text hash     aafdf9eba7b87ba8
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -145,9 +145,6 @@ def accumulate(
     (
         k_len, sum_tile, scale_log2, k_pos, q_begin, in_image_base, in_image_k, in_image_stride_token
     ) = terms  # fmt: skip
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -161,6 +158,8 @@ def accumulate(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
         keep = (k_pos < k_len)[:, None]
         distance = apart(q_pos[None, :] - k_pos[:, None])

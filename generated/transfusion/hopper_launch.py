@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  161ba6f2e9efe1ca
-#   text hash     25a12d5e4c65b9b9
+#   content hash  e45d9df546708d6c
+#   text hash     b6321067f78812e6
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

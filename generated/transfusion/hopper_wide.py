@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  161ba6f2e9efe1ca
-#   text hash     1e6f4277e98e57ba
+#   content hash  e45d9df546708d6c
+#   text hash     ace369eb5624f734
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -99,9 +99,6 @@ def weigh(
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
     k_len, scale_log2, k_pos, q_begin, in_image_base, in_image_k, in_image_stride_token = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -113,6 +110,8 @@ def weigh(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
         # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         in_image_q = load_vector(in_image_base, q_pos, in_image_stride_token, k_len)
         keep = (k_pos < k_len)[:, None]
         distance = apart(q_pos[None, :] - k_pos[:, None])
@@ -120,9 +119,8 @@ def weigh(
             in_image_q[None, :] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
         p = tl.where(keep, p, 0.0)
-    ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
-    weights.store(by_threads(ds))
+    weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  161ba6f2e9efe1ca
-#   text hash     52312b990f7d8ef8
+#   content hash  e45d9df546708d6c
+#   text hash     c10a872d460848fa
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

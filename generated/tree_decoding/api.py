@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dccb9a18eb0ac45d
-#   text hash     e96eb96bc448cf29
+#   content hash  3b67b84c716beb63
+#   text hash     676f3febeefde479
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dccb9a18eb0ac45d
-#   text hash     21b4e57b7d6bf1f5
+#   content hash  3b67b84c716beb63
+#   text hash     5f38953746e9c3ae
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dccb9a18eb0ac45d
-#   text hash     850ff48177750da8
+#   content hash  3b67b84c716beb63
+#   text hash     b7680489955a6b6e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

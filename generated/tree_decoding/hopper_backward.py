@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dccb9a18eb0ac45d
-#   text hash     570dfe13e9caf993
+#   content hash  3b67b84c716beb63
+#   text hash     987577de39a5a607
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -146,9 +146,6 @@ def accumulate(
         q_len, k_len, sum_tile, scale_log2, k_pos, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
         in_tree_mask_stride_query1
     ) = terms  # fmt: skip
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(dout_ready.index(stage), phase)
@@ -161,6 +158,9 @@ def accumulate(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         in_tree_mask_at_query0 = within(q_pos[None, :] - q_begin, q_len)
         in_tree_mask_at_query1 = within(k_pos[:, None] - q_begin, q_len)
         # [64, BLOCK_M]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dccb9a18eb0ac45d
-#   text hash     63cfcf40064f5086
+#   content hash  3b67b84c716beb63
+#   text hash     c00bca67df440890
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -102,9 +102,6 @@ def weigh(
         q_len, k_len, scale_log2, k_pos, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
         in_tree_mask_stride_query1
     ) = terms  # fmt: skip
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -115,6 +112,9 @@ def weigh(
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         in_tree_mask_at_query0 = within(q_pos[None, :] - q_begin, q_len)
         in_tree_mask_at_query1 = within(k_pos[:, None] - q_begin, q_len)
         # [64, BLOCK_M]
@@ -128,9 +128,8 @@ def weigh(
         keep = (k_pos < k_len)[:, None]
         keep &= (k_pos[:, None] < k_len - q_len) | in_tree_mask_at  # tree
         p = tl.where(keep, p, 0.0)
-    ds = p  # by dP - delta
     mbarrier.wait(weights_free, at & 1 ^ 1)
-    weights.store(by_threads(ds))
+    weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dccb9a18eb0ac45d
-#   text hash     1e971ddee8348b75
+#   content hash  3b67b84c716beb63
+#   text hash     81219e70f82c5c30
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

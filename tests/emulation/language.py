@@ -271,7 +271,7 @@ def _assembly(text: str, constraints: str, given: Sequence[Any], dtype: DType, i
         neighbour = Value(torch.arange(x.shape[-1], dtype=torch.int32) % 4)
         return (place + neighbour[None, :]).add(x)
     if "tanh" in text or "largest" in text:
-        return Value(torch.tanh(given[0].x))
+        return Value(torch.tanh(given[0].x * given[1].x))
     if "vote" in text and len(given) == 2:
         return given[0] * given[1]
     assert text.startswith("mov.b32") or ("vote" in text and len(given) == 1), text

@@ -126,6 +126,25 @@ def test_slopes_times_distances_are_right(text: str, size: int, tmp_path: Path) 
     assert max(distances(Package(tmp_path / "sloped"), of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < 2 * CLOSE
 
 
+# scores whose slopes are far from 1, and others' values where masks hide them
+STEEP = [
+    "softcap: {cap: 1}",
+    "{expr: '-2 * tanh(score / 3)'}",
+    "{expr: 'exp(score / 2)'}",
+    "{expr: 'sqrt(abs(score) + 0.1) - sqrt(q - k)'}",
+    "softcap: {cap: 2}, {expr: 'score * abs(score)'}",
+]
+
+
+@pytest.mark.parametrize("scores", STEEP)
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_scores_whose_slopes_differ_are_right(scores: str, size: int, tmp_path: Path) -> None:
+    of = rendered(RandomSpec("steep", f"name: steep\nmask: [causal]\nscore: [{scores}]\n"), tmp_path)
+    assert of.hopper and of.hopper.backward
+    found = distances(Package(tmp_path / "steep"), of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))
+    assert max(found) < 2 * CLOSE
+
+
 @pytest.mark.parametrize("terms", ["alibi, softcap: {cap: 30}", "softcap: {cap: 30}, alibi"])
 @pytest.mark.parametrize("size", [64, 256])
 def test_factors_of_terms_have_their_place_where_inputs_could_learn(terms: str, size: int, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ FORWARD, BACKWARD, WIDE = "causal/hopper.py", "causal/hopper_backward.py", "caus
 # the loader hands on what keys add to scores, and what masks read of them
 ADDED, VECTORS = "log_decay/hopper.py", "transfusion/hopper.py"
 WAIT = "mbarrier.wait(added_ready.index(stage), at // STAGES & 1)"
+# the scale is a factor of tanh, and weights meet slopes of scores on their own
+CAPPED, SLOPED = "softcap/hopper.py", "softcap/hopper_backward.py"
 # fault: file, what stands there, what is put in its place
 FAULTS = {
     "keys read before they have come": (
@@ -66,6 +68,8 @@ FAULTS = {
     ),
     "what the first keys add": (ADDED, "k_start + gl.arange(0, BLOCK_N, LINE)", "gl.arange(0, BLOCK_N, LINE)"),
     "what the next keys add waited for": (ADDED, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
+    "the scale applied once more": (CAPPED, "tanh(score, scale / 30.0)", "tanh(score * scale, scale / 30.0)"),
+    "weights left out of the gradient of scores": (SLOPED, "    ds = ds * dp_less_delta ", "    ds = dp_less_delta "),
     "what a query adds left out of the LSE": (ADDED, "tl.log2(l) + q_added", "tl.log2(l)"),
 }  # fmt: skip
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads

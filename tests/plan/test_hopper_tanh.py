@@ -27,7 +27,7 @@ def functions() -> dict[str, Any]:
 # approximations of the hardware are off by as much as its manual says
 OFF: dict[str, Callable[[Any], Any]] = {
     "ex2": lambda x: 2.0 ** x.astype(float) * (1 + 2.0**-22),
-    "rcp": lambda x: 1 / x.astype(float) * (1 - 2.0**-23),
+    "rcp": lambda x: np.divide(1 - 2.0**-23, x.astype(float)),
 }
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "mov": lambda x: x,
@@ -65,15 +65,23 @@ def worked_out(lines: list[str], inputs: dict[str, Any]) -> dict[str, Any]:
         to, *read = (x.strip() for x in operands.split(","))
         kind = operation.split(".")[0]
         if kind == "setp":
-            registers[to] = value(read[0]) > value(read[1])
+            compared = {"gt": np.greater, "lt": np.less}[operation.split(".")[1]]
+            registers[to] = compared(value(read[0]), value(read[1]))
         elif kind == "vote":
             registers[to] = bool(registers[read[0]].any())
         elif kind == "selp":
             registers[to] = np.where(registers[read[2]], value(read[0]), value(read[1]))
         else:
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 registers[to] = float32(OPERATIONS[kind](*map(value, read)))
     return registers
+
+
+def tanh_by(function: str, x: Any, factor: float = 1.0) -> Any:
+    """tanh of x * factor as one of the functions writes it."""
+    known = functions()
+    lines = [f"mov.f32 factor, {factor};", *known["numbers"](), *known[function]("x", "y")]
+    return worked_out(lines, {"x": x})["y"]
 
 
 def scores(most: float) -> Any:
@@ -87,35 +95,44 @@ def off(found: Any, x: Any) -> float:
     return float(np.max(np.abs(found - right) / np.maximum(np.spacing(np.abs(right).astype(float32)), 1e-45)))
 
 
-def test_it_is_right_to_a_unit_near_zero() -> None:
-    x = scores(0.7)
-    found = worked_out(functions()["near_zero"]("x", "y"), {"x": x})["y"]
-    assert off(found, x) < 1
+@pytest.mark.parametrize("factor", [1.0, -1.0, 2.0**-9, 64.0])
+def test_it_is_right_to_two_units_near_zero(factor: float) -> None:
+    x = scores(0.55)
+    assert off(tanh_by("near_zero", x / float32(factor), factor), x) < 2
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_it_is_right_to_a_few_units_anywhere(sign: int) -> None:
-    x = sign * np.concatenate([scores(12.0), float32([1e30, np.inf])])
-    found = worked_out(functions()["anywhere"]("x", "y"), {"x": x})["y"]
-    assert off(found[:-1], x[:-1]) < 6
-    assert abs(found[-1] - sign) <= 2 * ULP
+@pytest.mark.parametrize("factor", [1.0, -(2.0**-9), 2.0**-14])
+def test_it_is_right_to_a_few_units_anywhere(factor: float) -> None:
+    x = np.concatenate([scores(12.0), float32([1e30, -1e30, np.inf, -np.inf])])
+    assert off(tanh_by("anywhere", x / float32(factor), factor), x) < 6
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-5, 1e-30, -1e-12])
+def test_a_factor_whose_powers_vanish_loses_no_more_than_the_exponential_does(factor: float) -> None:
+    x = scores(3.0) / float32(factor or 1)
+    right = np.tanh(x.astype(float) * factor)
+    assert np.max(np.abs(tanh_by("anywhere", x[np.isfinite(x)], factor) - right[np.isfinite(x)])) < 6 * ULP
+
+
+def lines_of(count: int) -> list[str]:
+    """The assembly for so many scores, of which the last operands give the factor, here 1."""
+    lines: list[str] = functions()["tanh_of_scores"](count).replace(f"${2 * count}", "1.0").split("\n")
+    return lines
 
 
 def test_what_is_no_number_stays_none() -> None:
-    lines = functions()["tanh_of_scores"](4)
     for beside in (0.1, 3.0):
-        found = worked_out(lines.split("\n"), {f"${4 + i}": float32([np.nan, beside]) for i in range(4)})
+        found = worked_out(lines_of(4), {f"${4 + i}": float32([np.nan, beside]) for i in range(4)})
         assert np.isnan(found["$0"]).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("count", [1, 7, 32])
 def test_a_score_has_the_same_bits_beside_any_others(count: int) -> None:
-    lines = functions()["tanh_of_scores"](count).split("\n")
-    x = np.random.default_rng(0).uniform(-0.7, 0.7, (count, 32)).astype(float32)
-    alone = worked_out(lines, {f"${count + i}": x[i] for i in range(count)})
+    x = np.random.default_rng(0).uniform(-0.55, 0.55, (count, 32)).astype(float32)
+    alone = worked_out(lines_of(count), {f"${count + i}": x[i] for i in range(count)})
     beside = x.copy()
     beside[-1, 5] = 3.0
-    found = worked_out(lines, {f"${count + i}": beside[i] for i in range(count)})
+    found = worked_out(lines_of(count), {f"${count + i}": beside[i] for i in range(count)})
     assert found["outer"].size and "outer" not in alone  # both ways were taken
     for i in range(count):
         same = found[f"${i}"] == alone[f"${i}"]

@@ -28,6 +28,7 @@ class Loops:
     backwards: bool = False  # from the last tile to the first
     full_if: str = ""  # what full tiles need besides
     alike: bool = False  # whether that alone tells: then all tiles of a program are full, or all take a mask
+    masked: bool = False  # whether all tiles take the mask
     stages: int | None = None
     tail_stages: int | None = None
     tails_last: bool = False  # the wrong order makes the assembler serialize products
@@ -69,7 +70,7 @@ class Loops:
         if self.alike:
             full, mixed = (self._loop("first", "last", mixed=kind, tail=kind) for kind in ("False", "True"))
             return (full,) if full == mixed else (Branch(self.full_if, (full,), (mixed,)),)
-        if not self.tiles.full:
+        if self.masked or not self.tiles.full:
             return (self._loop("first", "last", mixed="True", tail="True"),)
         if not self.joined:
             return self._apart

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...expressions.functions import FUNCTIONS
 from ..access import Access
 from ..analysis import Analysis, analyse
 from ..parameters import Function, Kernel, jitted
@@ -18,10 +17,10 @@ from . import hopper_added
 from .hopper_added import Added
 from .hopper_backward import Backward
 from .hopper_forward import Forward
+from .hopper_scores import OF_SCORES
 from .hopper_wide import Wide
 
 _OWN = frozenset({"store_rows", "clear_rows"})  # what Gluon has functions of its own for, of the same names
-_OF_SCORES = frozenset(function.triton for function in FUNCTIONS.values() if function.hopper)
 
 
 @dataclass(frozen=True)
@@ -90,16 +89,16 @@ class Hopper:
 
     def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
         """What a file takes from kernels.py for its kernels and by itself."""
-        return tuple(sorted(_named(kernels) & self.known - _OWN - _OF_SCORES | {"LOG2E", *more}))
+        return tuple(sorted(_named(kernels) & self.known - _OWN - OF_SCORES | {"LOG2E", *more}))
 
     @property
     def of_scores(self) -> frozenset[str]:
         """The functions of expressions that hopper.py has faster ones of, for tiles of scores."""
-        return self.called(self.launched) & _OF_SCORES
+        return self.called(self.launched) & OF_SCORES
 
     def called(self, kernels: Iterable[Kernel]) -> frozenset[str]:
         """The functions of hopper.py that the terms of some kernels call."""
-        return _named(kernels) & (_OF_SCORES | {"apart"})
+        return _named(kernels) & (OF_SCORES | {"apart"})
 
 
 def _of_all_rows(given: Analysis) -> SharedParameters:

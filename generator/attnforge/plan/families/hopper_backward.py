@@ -16,7 +16,7 @@ from ..parameters import Kernel, Parameter, Step
 from ..positions import BEGIN
 from ..shared_parameters import SharedParameters
 from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads, targets
-from . import hopper_added, hopper_copies, hopper_order
+from . import hopper_added, hopper_copies, hopper_order, hopper_scores
 from .hopper_added import LOG2, Added
 from .hopper_frame import Frame
 from .hopper_order import KeyOrder
@@ -110,7 +110,7 @@ class Backward:
         loads = (*self._step_loads, *terms.loads("mask"))
         read = reads((*self._inward, *terms.visible(apart=True), *terms.outward, *loads)) | names(self._exponent)
         scale = "scale_log2" if self._in_log2 else "scale"
-        lengths = (name for name in ("q_len", "k_len") if name in reads((*self._rows, *self._scored, *self._masked)))
+        lengths = (name for name in ("q_len", "k_len") if name in reads((*self._scored, *self._masked)))
         fixed = (*lengths, *more, scale, "k_pos")
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
         words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
@@ -134,8 +134,14 @@ class Backward:
             narrowed=self.terms.narrowed,
             full_if="k_start + BLOCK_N <= k_len",
             alike=not a.spec.masks and not a.spec.scores,
+            masked=self._masks_all,
             known=a.shared_range,
         )
+
+    @property
+    def _masks_all(self) -> bool:
+        """True if all tiles take the mask: across a branch weights and slopes would take too many registers."""
+        return bool(self.terms.guarded)
 
     @property
     def _head_loads(self) -> tuple[Statement, ...]:
@@ -260,11 +266,12 @@ class Backward:
     def _scoring(self) -> dict[str, tuple[Block, ...]]:
         """The statements of a step that makes weights of scores, and the barrier of tiles that are cut."""
         return {
-            "rows": (*self.step.unpacked, *map(self._laid_out, self._rows)),
+            "rows": (*self.step.unpacked, *self._rows(self._scored)),
             "scored": self._scored,
             "masked": self._masked,
             "guarded": self.terms.guarded,
-            "outward": self.terms.outward,
+            "sloped": self._sloped,
+            "summed": self.terms.outward if self.terms.sums else (),
             "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),
         }
 
@@ -324,17 +331,15 @@ class Backward:
         """The first key of a worker behind that of its program, as the beginning of a sum."""
         return "WORKER * 64 + "
 
-    @property
-    def _rows(self) -> tuple[Statement, ...]:
-        """The rows of a tile of queries, as far as a step reads them."""
-        return needed(programs.rows(self.shared.analysis, "q"), reads((*self._scored, *self._masked)))
+    def _rows(self, blocks: Iterable[Block]) -> tuple[Statement, ...]:
+        """The rows of a tile of queries, as far as some blocks need them."""
+        return tuple(map(self._laid_out, needed(programs.rows(self.shared.analysis, "q"), reads(blocks))))
 
     @property
-    def _scored(self) -> tuple[Block, ...]:
+    def _scored(self) -> tuple[Statement, ...]:
         """The statements from a product of keys and queries to the score."""
-        scaling = "" if self._in_log2 else self.shared.analysis.scaling
-        scaled = (Statement("score", f"score{scaling}"),) if scaling else ()
-        return (*scaled, *map(self._laid_out, self._step_loads), *self._inward)
+        loads = tuple(map(self._laid_out, self._step_loads))
+        return loads if self._in_log2 else hopper_scores.scaled(self.shared.analysis, loads, self._inward)
 
     @property
     def _step_loads(self) -> tuple[Statement, ...]:
@@ -360,12 +365,13 @@ class Backward:
 
     @property
     def _factors(self) -> dict[str, str]:
-        """Texts of where numbers have gone that its own terms do without: where inputs learn, others keep them."""
-        return {"exponent": self._exponent, "slope": self.shared.analysis.slope}
+        """Texts of where numbers went that its terms do without, and of what makes a gradient of dP - delta."""
+        weight = "ds" if self._sloped else "p"
+        return {"exponent": self._exponent, "slope": self.shared.analysis.slope, "weight": weight}
 
     @property
     def _masked(self) -> tuple[Block, ...]:
-        """The statements that make `keep`.
+        """The statements that make `keep`, with the rows that no score needs: above it they would take registers.
 
         Rows behind the last query have an LSE of inf, so that finite scores have a weight of 0 there. Where no later
         key is visible, none behind the last one is.
@@ -373,7 +379,15 @@ class Backward:
         terms = self.terms
         rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
         keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True)
-        return (*map(self._laid_out, terms.loads("mask")), *keep)
+        masked = (*map(self._laid_out, terms.loads("mask")), *keep)
+        known = self._rows(self._scored)
+        return (*(row for row in self._rows(masked) if row not in known), *masked)
+
+    @property
+    def _sloped(self) -> tuple[Statement, ...]:
+        """What a weight is multiplied by, while it waits for dP: where inputs learn, scores have slopes of 1."""
+        slopes = () if self.terms.sums else self.terms.outward
+        return (Statement("ds", "p", label="by dP - delta"), *slopes) if slopes else ()
 
     def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
         """Zeros in a share of the rows of some tensors that no sequence has."""

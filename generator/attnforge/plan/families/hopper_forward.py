@@ -14,7 +14,7 @@ from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Block, Branch, Call, Comment, Loop, Statement, names, needed, reads, targets
-from . import hopper_order
+from . import hopper_order, hopper_scores
 from .hopper_added import Added
 from .hopper_order import Order
 from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
@@ -154,9 +154,7 @@ class Forward:
             "scored": (
                 *self.step.unpacked,
                 *self._keys,
-                *self._scaled,
-                *self._loads("step"),
-                *self._score,
+                *self._scored,
             ),
             "below": self._below,
             "begin_comes": self._begin_comes,
@@ -164,6 +162,7 @@ class Forward:
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
             "unseen": softmax.unseen(p.spec),
+            "shrunk": self._shrunk,
             "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,
             "cleared": cleared,
@@ -234,6 +233,14 @@ class Forward:
         return 128 if weight == "bare" or (weight == "plain" and worked) else 256
 
     @property
+    def _shrunk(self) -> tuple[Block, ...]:
+        """What makes a sum smaller once larger scores are found, which a vote may tell to be none: where it pays."""
+        spared = Statement("acc", "shrunk(acc, shrink)")
+        return (
+            spared if self.added else Branch("OVERLAPPED", (spared,), (Statement("acc", "acc * shrink[:, None]"),)),
+        )
+
+    @property
     def _keys(self) -> tuple[Statement, ...]:
         """The positions of a tile's keys, as far as terms read them."""
         terms = self.terms
@@ -258,6 +265,12 @@ class Forward:
         return () if self.added else self.terms.score
 
     @property
+    def _scored(self) -> tuple[Statement, ...]:
+        """The statements from a product of queries and keys to the score."""
+        loads = self._loads("step")
+        return loads if self._in_log2 else hopper_scores.scaled(self.shared.analysis, loads, self._score)
+
+    @property
     def _raised(self) -> tuple[Statement, ...]:
         """What a query adds to all of its scores, and so to its LSE."""
         return self.added.raised if self.added else ()
@@ -279,11 +292,6 @@ class Forward:
     def _barriers(self) -> tuple[str, ...]:
         """The names of the barriers that workers wait for beside those of keys and values."""
         return (*((BEGIN_READY,) if self.begin else ()), *((READY,) if self.vectors else ()))
-
-    @property
-    def _scaled(self) -> tuple[Statement, ...]:
-        scaling = "" if self._in_log2 else self.shared.analysis.scaling
-        return (Statement("score", f"score{scaling}"),) if scaling else ()
 
     def _spanned(self, visit: tuple[Block, ...]) -> tuple[Block, ...]:
         """The visit of each range of tiles, once the range is worked out."""

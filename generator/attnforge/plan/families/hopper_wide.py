@@ -27,12 +27,16 @@ class Wide(Backward):
     def _ahead(self) -> str:
         return ""
 
+    @property
+    def _masks_all(self) -> bool:
+        return False  # the group that makes weights has registers for both
+
     @cached_property
     def step(self) -> Step:
         """The function that handles one tile of queries for dV."""
         results = ("at", "dv")
-        read = reads((*self._rows, *self._scored, *self._masked))
-        start = ("q_start",) if "q_start" in read else ()
+        rows = (*self._rows(self._scored), *self._scored, *self._masked)
+        start = ("q_start",) if "q_start" in reads(rows) else ()
         constants = ("D", "BLOCK_M", "STAGES", "SCORES", "OUT")
         own = (*results, "k_tile", *start, "queries", "exchange")
         return Step("weigh", results, own, self._given((), own), constants, False)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ea4d33d4daa7bf8
-#   text hash     f979939fc2c6218e
+#   content hash  367934a84f23857a
+#   text hash     4c07d189f6084619
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

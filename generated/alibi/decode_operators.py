@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ea4d33d4daa7bf8
-#   text hash     fa7c87e260ea62c9
+#   content hash  367934a84f23857a
+#   text hash     e13ca47868b37ca9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ea4d33d4daa7bf8
-#   text hash     ab0f3c5d26c3a626
+#   content hash  367934a84f23857a
+#   text hash     ff1850fd4a91218a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

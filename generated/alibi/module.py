@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ea4d33d4daa7bf8
-#   text hash     3cb8d286df30d8cb
+#   content hash  367934a84f23857a
+#   text hash     c643b47289e57371
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ea4d33d4daa7bf8
-#   text hash     98d5404e2b65cbe4
+#   content hash  367934a84f23857a
+#   text hash     2dea392ed235cf6c
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

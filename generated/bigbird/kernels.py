@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  87368c36fc2835b5
-#   text hash     4aa038d759ec7cdd
+#   content hash  3ac3cbe8eef57c25
+#   text hash     fdb87884b3893d44
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

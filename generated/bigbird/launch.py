@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  87368c36fc2835b5
-#   text hash     c64c99348ddf5ef1
+#   content hash  3ac3cbe8eef57c25
+#   text hash     dc3f9085b9b5695d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

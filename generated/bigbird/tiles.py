@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  87368c36fc2835b5
-#   text hash     3d65877161946c2e
+#   content hash  3ac3cbe8eef57c25
+#   text hash     3f3fac67afe2d991
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5731eeb7e202a934
-#   text hash     982a2f94a0d7c06c
+#   content hash  41c12540e60c42af
+#   text hash     46bd1d12bc0ac6ae
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

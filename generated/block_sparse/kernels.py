@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5731eeb7e202a934
-#   text hash     13b61f9e1bd7f763
+#   content hash  41c12540e60c42af
+#   text hash     e5f0c4720f2ce890
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

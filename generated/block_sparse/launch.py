@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5731eeb7e202a934
-#   text hash     213e1c221f04a343
+#   content hash  41c12540e60c42af
+#   text hash     a20a50bc1e8971aa
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

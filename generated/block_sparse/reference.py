@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5731eeb7e202a934
-#   text hash     7fc6e3d5f5befc3a
+#   content hash  41c12540e60c42af
+#   text hash     832303fa863a9569
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

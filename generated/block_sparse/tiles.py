@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5731eeb7e202a934
-#   text hash     62303d98a056d5bb
+#   content hash  41c12540e60c42af
+#   text hash     3b853724f9904e66
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b253a444640c1dff
-#   text hash     cc8ac15608d1eb20
+#   content hash  5ac1d875d1e563db
+#   text hash     50e4f27d9a6f986a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b253a444640c1dff
-#   text hash     9ab96eff2f51a33d
+#   content hash  5ac1d875d1e563db
+#   text hash     23555efc6e9863cd
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b253a444640c1dff
-#   text hash     7bf05a483a4f2ee0
+#   content hash  5ac1d875d1e563db
+#   text hash     ea8e78da0b1a270f
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b253a444640c1dff
-#   text hash     c523bc5778f810a0
+#   content hash  5ac1d875d1e563db
+#   text hash     00cbe7295e570883
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

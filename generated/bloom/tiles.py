@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b253a444640c1dff
-#   text hash     26bdd880780e5004
+#   content hash  5ac1d875d1e563db
+#   text hash     8fedc2d0be144498
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  667849109abe85b8
-#   text hash     afb64226fd2a0a2a
+#   content hash  393dbcbc0fe1a680
+#   text hash     be56129aa4bb35fd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  667849109abe85b8
-#   text hash     86226edb79805f12
+#   content hash  393dbcbc0fe1a680
+#   text hash     367f8d09e25fbbbc
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

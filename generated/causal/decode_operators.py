@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  667849109abe85b8
-#   text hash     7c50310b8a647b90
+#   content hash  393dbcbc0fe1a680
+#   text hash     c102ce80c94a4828
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

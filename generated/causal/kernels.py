@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  667849109abe85b8
-#   text hash     678c1c95db4f75b5
+#   content hash  393dbcbc0fe1a680
+#   text hash     24d2a885009f00f1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

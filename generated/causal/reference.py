@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  667849109abe85b8
-#   text hash     359caf09f358e4a0
+#   content hash  393dbcbc0fe1a680
+#   text hash     65672e85171322c7
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

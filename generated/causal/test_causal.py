@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  667849109abe85b8
-#   text hash     3b21583dfd44d96b
+#   content hash  393dbcbc0fe1a680
+#   text hash     b9410ce53968430d
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

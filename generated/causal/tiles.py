@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  667849109abe85b8
-#   text hash     4c71858d755af673
+#   content hash  393dbcbc0fe1a680
+#   text hash     ba72472f8dc6aae6
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4341cde688eb62ef
-#   text hash     0858bf4d3f1e1459
+#   content hash  81397ef35c39cd80
+#   text hash     ad4c4e11889b6522
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4341cde688eb62ef
-#   text hash     9b7df5ea8ad803be
+#   content hash  81397ef35c39cd80
+#   text hash     18885afb28494a85
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4341cde688eb62ef
-#   text hash     04d78d86c7486fe9
+#   content hash  81397ef35c39cd80
+#   text hash     9cd14f0f9f78bc8c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4341cde688eb62ef
-#   text hash     cb83fdb3fef31d32
+#   content hash  81397ef35c39cd80
+#   text hash     5097e1bfb505161a
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4341cde688eb62ef
-#   text hash     e9202faace22f43f
+#   content hash  81397ef35c39cd80
+#   text hash     52b033818e30e7db
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

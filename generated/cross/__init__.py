@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d24ab05a109c4dd4
-#   text hash     86836db8e15500dd
+#   content hash  9d446147bead8d0c
+#   text hash     6c53377e6e2e1cde
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

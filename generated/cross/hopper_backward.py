@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d24ab05a109c4dd4
-#   text hash     eb8a2a6156480058
+#   content hash  9d446147bead8d0c
+#   text hash     4d62fdcac2812ce3
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

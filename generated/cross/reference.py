@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d24ab05a109c4dd4
-#   text hash     67e7ba30523e8c61
+#   content hash  9d446147bead8d0c
+#   text hash     cbfb2ea2fcd6f36b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d24ab05a109c4dd4
-#   text hash     5e95664f1c8c6a99
+#   content hash  9d446147bead8d0c
+#   text hash     e84d4aa71bb9abad
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

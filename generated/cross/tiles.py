@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d24ab05a109c4dd4
-#   text hash     9cee2a9afbce8cc8
+#   content hash  9d446147bead8d0c
+#   text hash     7b56cedc167cbda4
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

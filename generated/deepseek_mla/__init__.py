@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a9c15013d16e919
-#   text hash     461c02be80e650d6
+#   content hash  9675fb6aeb9af69d
+#   text hash     eeb66057f04f82e4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a9c15013d16e919
-#   text hash     90de5243c0e5fbf9
+#   content hash  9675fb6aeb9af69d
+#   text hash     dd3df98c49c65d5a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a9c15013d16e919
-#   text hash     77f9a08074cab37b
+#   content hash  9675fb6aeb9af69d
+#   text hash     667b530fc5758185
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a9c15013d16e919
-#   text hash     d7d8c3369dc20138
+#   content hash  9675fb6aeb9af69d
+#   text hash     a69ef8c665e138c0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a9c15013d16e919
-#   text hash     b2ac01267f697eac
+#   content hash  9675fb6aeb9af69d
+#   text hash     76b6acf118c5496e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

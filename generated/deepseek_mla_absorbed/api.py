@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d158430b8c75c791
-#   text hash     02d08b1bdbc1170c
+#   content hash  b60ae7008e25b376
+#   text hash     2bf7d943ae15cca8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

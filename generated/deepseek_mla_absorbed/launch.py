@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d158430b8c75c791
-#   text hash     bb8a7974c617f4d0
+#   content hash  b60ae7008e25b376
+#   text hash     91ddff7cb5d10f2e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d158430b8c75c791
-#   text hash     a72aba491d47a792
+#   content hash  b60ae7008e25b376
+#   text hash     3bddf14b5cc65fb4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

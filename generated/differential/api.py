@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2637b396af36db23
-#   text hash     4fe07adcbab0c56d
+#   content hash  2bbfcfab1a6351e9
+#   text hash     c484fa90193324f9
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

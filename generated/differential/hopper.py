@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2637b396af36db23
-#   text hash     24bf69ec4fe76474
+#   content hash  2bbfcfab1a6351e9
+#   text hash     36eea87ca1e6deee
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

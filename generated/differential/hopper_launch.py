@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2637b396af36db23
-#   text hash     f701cfa624d8bb4d
+#   content hash  2bbfcfab1a6351e9
+#   text hash     a28db31452d0ea40
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2637b396af36db23
-#   text hash     0caaaf02e34b4bf3
+#   content hash  2bbfcfab1a6351e9
+#   text hash     90baa86549b4f6fd
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

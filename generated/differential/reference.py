@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2637b396af36db23
-#   text hash     80a5f0307a22911d
+#   content hash  2bbfcfab1a6351e9
+#   text hash     e2c6cbfd7887c480
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  505d8ffdd36ec90a
-#   text hash     cc6b7f4fbd8d8bf6
+#   content hash  9ebc78e829a7e640
+#   text hash     f31888a73686d1c9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

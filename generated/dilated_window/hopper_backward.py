@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  505d8ffdd36ec90a
-#   text hash     3c9f482d5bfa3337
+#   content hash  9ebc78e829a7e640
+#   text hash     0a579d5a8fa0c912
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

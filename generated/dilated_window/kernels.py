@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  505d8ffdd36ec90a
-#   text hash     b948b561ea9168e1
+#   content hash  9ebc78e829a7e640
+#   text hash     7df1a9d0ccd112dc
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

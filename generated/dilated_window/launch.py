@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  505d8ffdd36ec90a
-#   text hash     0a219af39ffe09c3
+#   content hash  9ebc78e829a7e640
+#   text hash     92c195247e8a4d98
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

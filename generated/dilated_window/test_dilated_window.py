@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  505d8ffdd36ec90a
-#   text hash     4ae46410d8ec9340
+#   content hash  9ebc78e829a7e640
+#   text hash     a8bd9b4471893c4c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

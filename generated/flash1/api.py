@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  16e3157b5d60e772
-#   text hash     1c833b3bc2f02b2e
+#   content hash  7de2e3f9e223e89a
+#   text hash     f9fe7abf04c0b19d
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

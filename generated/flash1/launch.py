@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  16e3157b5d60e772
-#   text hash     0e8bd99a846ed552
+#   content hash  7de2e3f9e223e89a
+#   text hash     a78e3386f70e5c9e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

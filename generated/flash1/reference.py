@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  16e3157b5d60e772
-#   text hash     ba651e23dad10593
+#   content hash  7de2e3f9e223e89a
+#   text hash     a17e44b853855692
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  16e3157b5d60e772
-#   text hash     c0ceb7c79f3a40f7
+#   content hash  7de2e3f9e223e89a
+#   text hash     fb6664f5fcfb30c3
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

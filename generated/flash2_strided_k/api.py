@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cbc148fafa923bc
-#   text hash     66f243238cbefb1b
+#   content hash  28136fe52b6eb990
+#   text hash     69af6022b6f3e6e5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cbc148fafa923bc
-#   text hash     66d19d6eefd34b73
+#   content hash  28136fe52b6eb990
+#   text hash     611e5e0482c23993
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cbc148fafa923bc
-#   text hash     fb6895d6270a2c83
+#   content hash  28136fe52b6eb990
+#   text hash     920423b7c1d5cbc1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

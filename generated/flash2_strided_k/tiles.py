@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0cbc148fafa923bc
-#   text hash     a7653e377889acf9
+#   content hash  28136fe52b6eb990
+#   text hash     2f63e5a98fa3e651
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

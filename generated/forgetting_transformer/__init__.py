@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b69696707c6a457f
-#   text hash     54e3c1919e3fd9ed
+#   content hash  66bf381cc1f5f682
+#   text hash     6a4aa15b2485132d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b69696707c6a457f
-#   text hash     c784c749d1af5050
+#   content hash  66bf381cc1f5f682
+#   text hash     271bba3e5724acb7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

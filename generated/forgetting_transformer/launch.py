@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b69696707c6a457f
-#   text hash     eb0d0378d3014c4a
+#   content hash  66bf381cc1f5f682
+#   text hash     90abb62dd5247577
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

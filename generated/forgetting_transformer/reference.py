@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b69696707c6a457f
-#   text hash     14ae82a22ac9b6a6
+#   content hash  66bf381cc1f5f682
+#   text hash     bfea369f3d25647a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

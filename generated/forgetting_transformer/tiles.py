@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b69696707c6a457f
-#   text hash     1938eb91a90a62bf
+#   content hash  66bf381cc1f5f682
+#   text hash     d7c4e8b3332b92e8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

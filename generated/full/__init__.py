@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  504d552e645f7504
-#   text hash     ed1a49614afddbba
+#   content hash  5fca759033bdd0d7
+#   text hash     828d0d56b4d065be
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

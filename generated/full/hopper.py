@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  504d552e645f7504
-#   text hash     6bd2395ae1668261
+#   content hash  5fca759033bdd0d7
+#   text hash     56e6b76dc3cd273a
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

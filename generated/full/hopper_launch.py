@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  504d552e645f7504
-#   text hash     4bfcf65f475629de
+#   content hash  5fca759033bdd0d7
+#   text hash     67e68c24d77cb49f
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

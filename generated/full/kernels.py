@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  504d552e645f7504
-#   text hash     6cd6ac3d8edb87b9
+#   content hash  5fca759033bdd0d7
+#   text hash     e16530beb75c860c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

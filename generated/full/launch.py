@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  504d552e645f7504
-#   text hash     c93c010815997273
+#   content hash  5fca759033bdd0d7
+#   text hash     9b9854351e7ff032
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

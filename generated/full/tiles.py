@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  504d552e645f7504
-#   text hash     b80257c267cdcc34
+#   content hash  5fca759033bdd0d7
+#   text hash     2921cebf1590a160
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d6aa489f753d500c
-#   text hash     8cd4362fa523f7aa
+#   content hash  245db3ff2815dbc4
+#   text hash     35d89205d48f0dc7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d6aa489f753d500c
-#   text hash     e15320476ec5b395
+#   content hash  245db3ff2815dbc4
+#   text hash     0250788ea80287ce
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

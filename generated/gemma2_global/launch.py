@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d6aa489f753d500c
-#   text hash     083d161632463648
+#   content hash  245db3ff2815dbc4
+#   text hash     4dc70f6dcd58f31b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d6aa489f753d500c
-#   text hash     e2934c103646916c
+#   content hash  245db3ff2815dbc4
+#   text hash     5f6af8a6ffe3cf62
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

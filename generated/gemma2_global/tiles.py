@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d6aa489f753d500c
-#   text hash     f2f511dbb7f9576d
+#   content hash  245db3ff2815dbc4
+#   text hash     29df31003d55d1a5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

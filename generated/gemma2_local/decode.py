@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88c48a99bd0243ce
-#   text hash     7367ad5269aa2ad4
+#   content hash  c2b714bfad5b652d
+#   text hash     1acef549bd435fee
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

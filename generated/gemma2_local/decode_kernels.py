@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88c48a99bd0243ce
-#   text hash     f220d194ba9dd3fb
+#   content hash  c2b714bfad5b652d
+#   text hash     4f6b5948c2a796f7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88c48a99bd0243ce
-#   text hash     c7fafda7a3b76184
+#   content hash  c2b714bfad5b652d
+#   text hash     58a5a1961d6f18f1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88c48a99bd0243ce
-#   text hash     5c78f1f9bc150e83
+#   content hash  c2b714bfad5b652d
+#   text hash     fbfcd39816608b48
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

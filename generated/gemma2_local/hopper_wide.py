@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88c48a99bd0243ce
-#   text hash     9798e6ef3cd1a7d4
+#   content hash  c2b714bfad5b652d
+#   text hash     d0de469a902f3a7c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

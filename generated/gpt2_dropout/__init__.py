@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5d819b750c0c3e
-#   text hash     33b0e9f10c8ac121
+#   content hash  a49678c42d7cefb7
+#   text hash     960ba364fe68264b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

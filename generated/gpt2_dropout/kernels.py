@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5d819b750c0c3e
-#   text hash     f4e514b7537d0339
+#   content hash  a49678c42d7cefb7
+#   text hash     e28ebdcaccef895f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

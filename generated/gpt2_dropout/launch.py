@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5d819b750c0c3e
-#   text hash     a47b20e3b71d031a
+#   content hash  a49678c42d7cefb7
+#   text hash     71eee41476f6fdb5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5d819b750c0c3e
-#   text hash     c883afa563c9950a
+#   content hash  a49678c42d7cefb7
+#   text hash     7963301a2bcf81cc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb5d819b750c0c3e
-#   text hash     80cadabb59dd7e89
+#   content hash  a49678c42d7cefb7
+#   text hash     be6d67c0aabac799
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

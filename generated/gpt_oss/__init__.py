@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89ed58a01b0ef3b4
-#   text hash     a0a2c91feae7605a
+#   content hash  2e9b13b81a638ef8
+#   text hash     cb190fcee31d5228
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89ed58a01b0ef3b4
-#   text hash     affcdd11209ddc84
+#   content hash  2e9b13b81a638ef8
+#   text hash     ac0a7405a66e9c1c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89ed58a01b0ef3b4
-#   text hash     ea7343ba8331865a
+#   content hash  2e9b13b81a638ef8
+#   text hash     0f5e2f9e86fba42b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

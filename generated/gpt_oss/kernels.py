@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89ed58a01b0ef3b4
-#   text hash     c7ecc8fd6b2a6e7e
+#   content hash  2e9b13b81a638ef8
+#   text hash     7e58f92b15c877d0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

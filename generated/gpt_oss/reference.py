@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89ed58a01b0ef3b4
-#   text hash     f5afbc215464b175
+#   content hash  2e9b13b81a638ef8
+#   text hash     5bf8c2081cb685eb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

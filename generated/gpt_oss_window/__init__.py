@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ef7d1136f51b568
-#   text hash     02e081c4a5eeb7d3
+#   content hash  53c1b4d09b34068f
+#   text hash     1d1838a2964f663e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ef7d1136f51b568
-#   text hash     de48a719665cde74
+#   content hash  53c1b4d09b34068f
+#   text hash     9fe6376fbc4ca626
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ef7d1136f51b568
-#   text hash     4977d7f7bde5b8dd
+#   content hash  53c1b4d09b34068f
+#   text hash     e275aec69a835996
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

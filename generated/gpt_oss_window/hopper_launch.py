@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ef7d1136f51b568
-#   text hash     a0892cf14b965d05
+#   content hash  53c1b4d09b34068f
+#   text hash     a9db460f838387c1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

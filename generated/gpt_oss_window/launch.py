@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ef7d1136f51b568
-#   text hash     83c49e10910ca8fd
+#   content hash  53c1b4d09b34068f
+#   text hash     feaf8e69110e1251
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6ac67170ce694bdf
-#   text hash     7b39a53d3b348358
+#   content hash  599a670afbab710d
+#   text hash     a4bd87abc170415d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

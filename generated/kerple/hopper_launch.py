@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6ac67170ce694bdf
-#   text hash     99b68d9f7d042e3b
+#   content hash  599a670afbab710d
+#   text hash     6ab2cc8e4aba76d7
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6ac67170ce694bdf
-#   text hash     8c50f94a3ae92468
+#   content hash  599a670afbab710d
+#   text hash     1695e8a41656f89a
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

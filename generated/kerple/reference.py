@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6ac67170ce694bdf
-#   text hash     f5150fd9e9655d31
+#   content hash  599a670afbab710d
+#   text hash     13faae41724dc72d
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6ac67170ce694bdf
-#   text hash     d276f9b4e6d338df
+#   content hash  599a670afbab710d
+#   text hash     3c2683e24129e84a
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4ee0551f13502da
-#   text hash     4ac6f721797f8767
+#   content hash  bf26e7362baf72c1
+#   text hash     80eba5740d1b7505
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

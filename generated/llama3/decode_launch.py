@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4ee0551f13502da
-#   text hash     090e3d4e16a9009e
+#   content hash  bf26e7362baf72c1
+#   text hash     5517ec1e5a73e7e5
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

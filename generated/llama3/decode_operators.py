@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4ee0551f13502da
-#   text hash     23d2d4d9ec287647
+#   content hash  bf26e7362baf72c1
+#   text hash     cd8b644ce36dcd87
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4ee0551f13502da
-#   text hash     50bd614502ae2321
+#   content hash  bf26e7362baf72c1
+#   text hash     e80768a19f7ea3d2
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

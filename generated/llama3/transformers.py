@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4ee0551f13502da
-#   text hash     4c649e17d3732f28
+#   content hash  bf26e7362baf72c1
+#   text hash     4d4874595208b6df
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

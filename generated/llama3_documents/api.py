@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  593ab00f89aa8a1c
-#   text hash     34232423996915fe
+#   content hash  a5a5b75ecdc8e1d4
+#   text hash     aaec33b9acce14e7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

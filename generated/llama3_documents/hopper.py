@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  593ab00f89aa8a1c
-#   text hash     d9f011ea94d16287
+#   content hash  a5a5b75ecdc8e1d4
+#   text hash     ad47935d8c82611a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

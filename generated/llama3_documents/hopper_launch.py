@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  593ab00f89aa8a1c
-#   text hash     b757946a1fd935e5
+#   content hash  a5a5b75ecdc8e1d4
+#   text hash     e1cd004cd7619045
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  593ab00f89aa8a1c
-#   text hash     556434e2a108ec36
+#   content hash  a5a5b75ecdc8e1d4
+#   text hash     20861e8f7e8e7cf0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  593ab00f89aa8a1c
-#   text hash     674fe25ef14a6d4e
+#   content hash  a5a5b75ecdc8e1d4
+#   text hash     b188a274bb7c96fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be237e58c9c62ae2
-#   text hash     a67c5d8d0992805c
+#   content hash  35ad2b443ae36477
+#   text hash     2c76a5dd8e69d331
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be237e58c9c62ae2
-#   text hash     2ca5075fcb79558d
+#   content hash  35ad2b443ae36477
+#   text hash     5823d9fbf31c8d2a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be237e58c9c62ae2
-#   text hash     14027e325472e5b4
+#   content hash  35ad2b443ae36477
+#   text hash     4866bbde1f1e4e83
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

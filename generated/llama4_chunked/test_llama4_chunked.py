@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be237e58c9c62ae2
-#   text hash     46a4cc8b07a9e639
+#   content hash  35ad2b443ae36477
+#   text hash     627da114db9f4cab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be237e58c9c62ae2
-#   text hash     66df3393a547ddd1
+#   content hash  35ad2b443ae36477
+#   text hash     8978f9e7af9a6d40
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

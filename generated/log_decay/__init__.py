@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  efcdab899b1651a7
-#   text hash     c631db81e293ebea
+#   content hash  139177efe8abd0f4
+#   text hash     f0e005f2f84280d8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  efcdab899b1651a7
-#   text hash     9dc4cb654c4e59d6
+#   content hash  139177efe8abd0f4
+#   text hash     411deaff7e19a3de
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  efcdab899b1651a7
-#   text hash     0cafc083148c818e
+#   content hash  139177efe8abd0f4
+#   text hash     817f757579f88fc6
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

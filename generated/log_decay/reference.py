@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  efcdab899b1651a7
-#   text hash     0c64c9ba5fd58fc5
+#   content hash  139177efe8abd0f4
+#   text hash     13f13a45cf27b192
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

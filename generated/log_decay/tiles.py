@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  efcdab899b1651a7
-#   text hash     74a6aec5429d8f8c
+#   content hash  139177efe8abd0f4
+#   text hash     58911210eefd6a7b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

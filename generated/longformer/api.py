@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f26f629ccbdd3bd0
-#   text hash     682fa467827948ef
+#   content hash  bbad776d349c1087
+#   text hash     bd655347a763bc35
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

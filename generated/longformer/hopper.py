@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f26f629ccbdd3bd0
-#   text hash     58a5a9ebb87a6fc2
+#   content hash  bbad776d349c1087
+#   text hash     f5177fb315698320
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

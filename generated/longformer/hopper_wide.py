@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f26f629ccbdd3bd0
-#   text hash     99ef29c3d2a6231d
+#   content hash  bbad776d349c1087
+#   text hash     b4e96d9342e6ac67
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f26f629ccbdd3bd0
-#   text hash     bcfe018cbd66bd85
+#   content hash  bbad776d349c1087
+#   text hash     bdb55d98088c84fc
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f26f629ccbdd3bd0
-#   text hash     a6e13526405f2fbc
+#   content hash  bbad776d349c1087
+#   text hash     b69e8c00755a2c82
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

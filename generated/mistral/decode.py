@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e95f7b3c6f6d2310
-#   text hash     dcd21dbd92b63a72
+#   content hash  1f69ba2ce17b9bf0
+#   text hash     86fba444e36d7476
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

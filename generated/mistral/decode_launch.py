@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e95f7b3c6f6d2310
-#   text hash     0a31b2115b16cf24
+#   content hash  1f69ba2ce17b9bf0
+#   text hash     e4d4b98b19a11d44
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e95f7b3c6f6d2310
-#   text hash     efecdaec56d5299f
+#   content hash  1f69ba2ce17b9bf0
+#   text hash     71b4303b418a031e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

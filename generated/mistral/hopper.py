@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e95f7b3c6f6d2310
-#   text hash     b6b58f5c6d7382ef
+#   content hash  1f69ba2ce17b9bf0
+#   text hash     8083e4777fd8228e
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e95f7b3c6f6d2310
-#   text hash     cfef79fd0e5fbd3c
+#   content hash  1f69ba2ce17b9bf0
+#   text hash     ba6d851991755d08
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

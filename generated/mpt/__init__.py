@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ade0ca3ab583ac2
-#   text hash     3886b6e5f8426c5d
+#   content hash  4378cc82722491e6
+#   text hash     bd908d45a9c03c78
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ade0ca3ab583ac2
-#   text hash     1145407e258187cb
+#   content hash  4378cc82722491e6
+#   text hash     4b8d6f64fa67456a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

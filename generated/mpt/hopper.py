@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ade0ca3ab583ac2
-#   text hash     b16b6ef0cedd0ef7
+#   content hash  4378cc82722491e6
+#   text hash     7f33db831d8b61bb
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

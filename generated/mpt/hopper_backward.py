@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ade0ca3ab583ac2
-#   text hash     d2045aef674a7235
+#   content hash  4378cc82722491e6
+#   text hash     3b577074ecec59b9
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ade0ca3ab583ac2
-#   text hash     5cc01ebed591d5b8
+#   content hash  4378cc82722491e6
+#   text hash     3c9285757633ad47
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fa158aeb87477c27
-#   text hash     e7ee7a95087b6bf4
+#   content hash  ab35899d0806365b
+#   text hash     d5c035c2af63fcdb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fa158aeb87477c27
-#   text hash     5dfe62da9ea50d9f
+#   content hash  ab35899d0806365b
+#   text hash     bf8065b4550a80fd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

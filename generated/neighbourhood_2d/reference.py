@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fa158aeb87477c27
-#   text hash     b628e6b801815cf0
+#   content hash  ab35899d0806365b
+#   text hash     50d4b7afbd7a2eef
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

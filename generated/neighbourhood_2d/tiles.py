@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fa158aeb87477c27
-#   text hash     49cf73ee26544589
+#   content hash  ab35899d0806365b
+#   text hash     cb308e78aaeb732c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b0d879eec42f231
-#   text hash     4b70f4e064d3083b
+#   content hash  eb11d5d27987d68e
+#   text hash     0a4d3ba955d87a80
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b0d879eec42f231
-#   text hash     4061b2d17e23fe28
+#   content hash  eb11d5d27987d68e
+#   text hash     4b8598cb9839cdeb
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

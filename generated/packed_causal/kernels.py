@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b0d879eec42f231
-#   text hash     04ad60c613c83255
+#   content hash  eb11d5d27987d68e
+#   text hash     4d8c29befeee547e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b0d879eec42f231
-#   text hash     b4f1d6b95a41d6be
+#   content hash  eb11d5d27987d68e
+#   text hash     ecc2c1905db4c7a5
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

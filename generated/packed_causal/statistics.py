@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b0d879eec42f231
-#   text hash     9b8bc8d33e6b8928
+#   content hash  eb11d5d27987d68e
+#   text hash     c48e42b3a9e430de
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

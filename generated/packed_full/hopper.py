@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78b1ebb0d3cc2f51
-#   text hash     d63775dfcd526ba2
+#   content hash  0fbeba5eb43526c0
+#   text hash     8d73682ee690e135
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78b1ebb0d3cc2f51
-#   text hash     895b213b29a6d50a
+#   content hash  0fbeba5eb43526c0
+#   text hash     7ab7529e80a89583
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78b1ebb0d3cc2f51
-#   text hash     24150fde4fc36ab8
+#   content hash  0fbeba5eb43526c0
+#   text hash     d87213dcc51b9b5a
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78b1ebb0d3cc2f51
-#   text hash     200cddd3439d6c67
+#   content hash  0fbeba5eb43526c0
+#   text hash     8c9bdb0a44b3adda
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

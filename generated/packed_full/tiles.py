@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78b1ebb0d3cc2f51
-#   text hash     193d0332e6e29d23
+#   content hash  0fbeba5eb43526c0
+#   text hash     5f5d79267e4ecf0d
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d7080f4aa392f4ff
-#   text hash     da90128dc80325bb
+#   content hash  78eda8052c678af3
+#   text hash     bb98a449882b0bca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

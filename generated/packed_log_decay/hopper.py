@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d7080f4aa392f4ff
-#   text hash     a3952e62988a1476
+#   content hash  78eda8052c678af3
+#   text hash     e0976fd9329f1215
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -46,9 +46,9 @@ Symbols
     ends               tiles so far that reach into the next sequence
     v_come             a barrier that such a tile has come: the loader clears rows before workers see it
     k_added            what terms add to all scores of a key, divided by the scale: products of scores begin with it
-    k_added_tile       that of each key of the tile at hand
+    q_added            what they add to all scores of a query, likewise
+    k_added_tile       k_added of each key of the tile at hand
     added_ready        for each stage a barrier that the loader has stored k_added
-    q_added            what terms add to all scores of a query, in log2 units: it is a matter of the LSE alone
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
     others             the tile whose rows make scores with those of a tile of queries, or of keys
@@ -300,8 +300,8 @@ def weigh(
 
 @gluon.jit
 def attend_first(
-    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr
+    at, m, l, q_tile, k_start, buffers, q_added, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
@@ -309,7 +309,7 @@ def attend_first(
     mbarrier.wait(added_ready.index(stage), at // STAGES & 1)
     k_added_tile = k_added_buffer.index(stage)
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
-    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])
+    below = q_added[:, None] + gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0)
     scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=True)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
@@ -319,9 +319,9 @@ def attend_first(
 
 @gluon.jit
 def attend(
-    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
-    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr, mixed
+    at, visits, acc, packed, m, l, q_tile, k_start, buffers, q_added, terms, STAGES: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr,
+    WORKERS: tl.constexpr, WORKER: tl.constexpr, mixed
 ):  # fmt: skip
     """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the tile before.
 
@@ -335,7 +335,7 @@ def attend(
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
     if WORKERS == 3:
         mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
-    below = gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])
+    below = q_added[:, None] + gl.expand_dims(k_added_tile.load(gl.SliceLayout(0, SCORES)), 0)
     scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=True)
     mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
     adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
@@ -437,6 +437,7 @@ def work(
                     k_len,
                 )
             )
+            q_added = in_log_decay_q * (1 / scale)
             # [64, BLOCK_DV]
             acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
             # [64]
@@ -453,7 +454,7 @@ def work(
             if last > first:
                 k_start = (last - 1) * BLOCK_N
                 shrink, m, l, packed = attend_first(
-                    at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                    at, m, l, q_tile, k_start, buffers, q_added, terms, STAGES, D, BLOCK_N, SCORES, OUT
                 )  # fmt: skip
                 at += 1
                 visits += 1
@@ -461,32 +462,29 @@ def work(
                 for j in tl.range(full_last, rest):
                     k_start = (full_last + rest - 1 - j) * BLOCK_N
                     acc, m, l, packed = attend(
-                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
-                        WEIGHTS, WORKERS, WORKER, mixed=True
+                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, q_added, terms, STAGES, D, BLOCK_N, SCORES,
+                        OUT, WEIGHTS, WORKERS, WORKER, mixed=True
                     )  # fmt: skip
                     at += 1
                 rest = tl.minimum(full_last, rest)
                 for j in tl.range(full_first, rest):
                     k_start = (full_first + rest - 1 - j) * BLOCK_N
                     acc, m, l, packed = attend(
-                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
-                        WEIGHTS, WORKERS, WORKER, mixed=False
+                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, q_added, terms, STAGES, D, BLOCK_N, SCORES,
+                        OUT, WEIGHTS, WORKERS, WORKER, mixed=False
                     )  # fmt: skip
                     at += 1
                 rest = tl.minimum(full_first, rest)
                 for j in tl.range(first, rest):
                     k_start = (first + rest - 1 - j) * BLOCK_N
                     acc, m, l, packed = attend(
-                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
-                        WEIGHTS, WORKERS, WORKER, mixed=True
+                        at, visits, acc, packed, m, l, q_tile, k_start, buffers, q_added, terms, STAGES, D, BLOCK_N, SCORES,
+                        OUT, WEIGHTS, WORKERS, WORKER, mixed=True
                     )  # fmt: skip
                     at += 1
                 acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
 
             l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
-            # [64]
-            q_added = in_log_decay_q * LOG2E
-            l = tl.where((l == 0) | (q_added == float("-inf")), 0.0, l + (q_added - q_added))  # NaN stays NaN
             # rows without keys: 0, and an LSE that makes every weight 0
             share = tl.where(l == 0, 0.0, 1 / l)
             out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
@@ -497,7 +495,7 @@ def work(
             store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
             fence_async_shared()
             # [64]
-            lse = tl.where(l == 0, float("inf"), m + tl.log2(l) + q_added)
+            lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
             tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)
         mbarrier.arrive(q_free.index(stage), count=1)
         begun += 1

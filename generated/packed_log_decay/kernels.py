@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d7080f4aa392f4ff
-#   text hash     49ff8209385aba51
+#   content hash  78eda8052c678af3
+#   text hash     b4dad50fb5f02183
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

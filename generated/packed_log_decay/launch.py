@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d7080f4aa392f4ff
-#   text hash     9b72f1f9a6f4d3ac
+#   content hash  78eda8052c678af3
+#   text hash     e9a4142c7ba34850
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d7080f4aa392f4ff
-#   text hash     11f30557562a25f7
+#   content hash  78eda8052c678af3
+#   text hash     ace9b902b056a1ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ce51cceb09a235a
-#   text hash     10361423803446c6
+#   content hash  3d14aae6ea1ae39e
+#   text hash     6fe9a0c1bed32898
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ce51cceb09a235a
-#   text hash     2f09c46c46a0e53e
+#   content hash  3d14aae6ea1ae39e
+#   text hash     7114ce34b969c50c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ce51cceb09a235a
-#   text hash     289e53867048a51b
+#   content hash  3d14aae6ea1ae39e
+#   text hash     c4264e4a0b148614
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

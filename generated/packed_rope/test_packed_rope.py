@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ce51cceb09a235a
-#   text hash     7f9fbd09c77ee1c4
+#   content hash  3d14aae6ea1ae39e
+#   text hash     475f4b40f4e63e41
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ce51cceb09a235a
-#   text hash     3f410fa5cb3264c5
+#   content hash  3d14aae6ea1ae39e
+#   text hash     607f1f994f32db1b
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d98d9ca0f96788b7
-#   text hash     7a674f98ae81913a
+#   content hash  806404c5eee2c895
+#   text hash     7db8181fb354a35b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d98d9ca0f96788b7
-#   text hash     aeb3bda729da1ee9
+#   content hash  806404c5eee2c895
+#   text hash     1a420a587f79dfc5
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d98d9ca0f96788b7
-#   text hash     703fabfef0c1436e
+#   content hash  806404c5eee2c895
+#   text hash     1a275f8865c645a9
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d98d9ca0f96788b7
-#   text hash     fe1224cb06f4cba3
+#   content hash  806404c5eee2c895
+#   text hash     e735825df4df5a33
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

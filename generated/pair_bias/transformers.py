@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d98d9ca0f96788b7
-#   text hash     8c2d12b7604d871f
+#   content hash  806404c5eee2c895
+#   text hash     c3b2c0808f3b2a31
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10f9f47679b3bd08
-#   text hash     347cebc0003503ee
+#   content hash  81672dce4fa10ffd
+#   text hash     85f9fec77f334aee
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

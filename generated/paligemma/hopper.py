@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10f9f47679b3bd08
-#   text hash     fe6f4cd6e3d14442
+#   content hash  81672dce4fa10ffd
+#   text hash     3d2131e097dfd70b
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

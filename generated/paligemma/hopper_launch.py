@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10f9f47679b3bd08
-#   text hash     7c46305ca0378aa1
+#   content hash  81672dce4fa10ffd
+#   text hash     384cc0c3f556bcff
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10f9f47679b3bd08
-#   text hash     9ad06fb9e8d384d1
+#   content hash  81672dce4fa10ffd
+#   text hash     93dd649df93f0c66
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10f9f47679b3bd08
-#   text hash     881575cab55ef809
+#   content hash  81672dce4fa10ffd
+#   text hash     48149472803c2f80
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6636007d87fea4be
-#   text hash     8df7b1fe8081f02e
+#   content hash  f6a50c69baeb5f53
+#   text hash     e1da54c2ba0087ee
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6636007d87fea4be
-#   text hash     2024f1ae236de9c0
+#   content hash  f6a50c69baeb5f53
+#   text hash     370e614f5a61b6eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6636007d87fea4be
-#   text hash     9839a6807c08dc8e
+#   content hash  f6a50c69baeb5f53
+#   text hash     5a8934b2a6623186
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6636007d87fea4be
-#   text hash     63a47fec476b0383
+#   content hash  f6a50c69baeb5f53
+#   text hash     af616605084913a6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

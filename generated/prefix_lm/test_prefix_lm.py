@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6636007d87fea4be
-#   text hash     ca23983d4be7662c
+#   content hash  f6a50c69baeb5f53
+#   text hash     50740ad3262add65
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

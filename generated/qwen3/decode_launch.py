@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7adce991bb71b456
-#   text hash     237823ed32f727c0
+#   content hash  9818fa8ebeda9300
+#   text hash     6f87578204f46279
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

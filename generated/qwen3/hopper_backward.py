@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7adce991bb71b456
-#   text hash     6ace86abc031b2de
+#   content hash  9818fa8ebeda9300
+#   text hash     1e912ac298362a2d
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

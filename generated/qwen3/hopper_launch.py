@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7adce991bb71b456
-#   text hash     499c9c2b6c0d2adc
+#   content hash  9818fa8ebeda9300
+#   text hash     ddb078aa7750b851
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7adce991bb71b456
-#   text hash     8fd0f39251d0b914
+#   content hash  9818fa8ebeda9300
+#   text hash     8e9c15b19d0a7825
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7adce991bb71b456
-#   text hash     220aad3f362ecdd4
+#   content hash  9818fa8ebeda9300
+#   text hash     da1a10c02b187847
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

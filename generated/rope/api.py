@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70492fc3de450996
-#   text hash     4cd855748f51c838
+#   content hash  76678ceb7647993a
+#   text hash     2e0a201356ee76ca
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

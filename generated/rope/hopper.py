@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70492fc3de450996
-#   text hash     367d739d06fb8b8c
+#   content hash  76678ceb7647993a
+#   text hash     577b61345b35f210
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

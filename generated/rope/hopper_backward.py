@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70492fc3de450996
-#   text hash     c2354b3227621b13
+#   content hash  76678ceb7647993a
+#   text hash     f3fdd1e117b6c6cc
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70492fc3de450996
-#   text hash     da9607e16a706060
+#   content hash  76678ceb7647993a
+#   text hash     e5ecd1fe98aa6ca9
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

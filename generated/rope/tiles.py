@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70492fc3de450996
-#   text hash     b6d0bc16f71a9460
+#   content hash  76678ceb7647993a
+#   text hash     7d546835410feb36
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

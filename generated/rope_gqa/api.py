@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c0d8116f0d9574d
-#   text hash     704341f1512f5586
+#   content hash  313e791a8b7bf796
+#   text hash     b3993e3dafd23f53
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c0d8116f0d9574d
-#   text hash     53b308ad0f8abf3f
+#   content hash  313e791a8b7bf796
+#   text hash     835db796ae219554
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

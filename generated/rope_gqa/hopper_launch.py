@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c0d8116f0d9574d
-#   text hash     ce65c8d9f58185ea
+#   content hash  313e791a8b7bf796
+#   text hash     7816547270482584
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c0d8116f0d9574d
-#   text hash     15fdaf12d58390f2
+#   content hash  313e791a8b7bf796
+#   text hash     603c03f3d080b36b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

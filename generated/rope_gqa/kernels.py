@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c0d8116f0d9574d
-#   text hash     6bd12313a319f412
+#   content hash  313e791a8b7bf796
+#   text hash     4d305dcc1ef16ab0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  259f75654b119852
-#   text hash     2eac8e59241173ac
+#   content hash  35cd6e34f84ced5f
+#   text hash     fd2df3451ef34853
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

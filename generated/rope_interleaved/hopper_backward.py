@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  259f75654b119852
-#   text hash     d19b22f400d45485
+#   content hash  35cd6e34f84ced5f
+#   text hash     0c9092b9b2d1e910
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

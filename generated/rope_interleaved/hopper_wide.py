@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  259f75654b119852
-#   text hash     7187408cd16ae508
+#   content hash  35cd6e34f84ced5f
+#   text hash     c3ed0281693130fd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  259f75654b119852
-#   text hash     83e30bd4f3cb562a
+#   content hash  35cd6e34f84ced5f
+#   text hash     4cc9b736e2b7f038
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  259f75654b119852
-#   text hash     b5d40f0919372bb6
+#   content hash  35cd6e34f84ced5f
+#   text hash     19e11018225e22eb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

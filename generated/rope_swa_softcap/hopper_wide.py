@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ca93ac08cc10b4c5
-#   text hash     f5c60c965b4cadd0
+#   content hash  cc6236ef5d69ff43
+#   text hash     d732b04a311e84cd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ca93ac08cc10b4c5
-#   text hash     6c4cad1597f6fae4
+#   content hash  cc6236ef5d69ff43
+#   text hash     b22333f139b6c248
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

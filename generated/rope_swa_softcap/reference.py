@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ca93ac08cc10b4c5
-#   text hash     8679eaeecfb6212a
+#   content hash  cc6236ef5d69ff43
+#   text hash     44429b97b0340724
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

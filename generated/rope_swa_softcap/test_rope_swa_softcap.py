@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ca93ac08cc10b4c5
-#   text hash     42365f095ea6d1b6
+#   content hash  cc6236ef5d69ff43
+#   text hash     ca5a811a9871b634
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c327454e4321c83f
-#   text hash     a954ed804438171b
+#   content hash  ee07d9e4569f279c
+#   text hash     6212a7b0ad06bf43
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c327454e4321c83f
-#   text hash     0cd63a919dbea87f
+#   content hash  ee07d9e4569f279c
+#   text hash     0986a0b6277882f3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c327454e4321c83f
-#   text hash     6f672d8f17736f94
+#   content hash  ee07d9e4569f279c
+#   text hash     381ee6ae9ee35fa5
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c327454e4321c83f
-#   text hash     db9bfba17d9d98e3
+#   content hash  ee07d9e4569f279c
+#   text hash     ba84ae98d53fea47
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c327454e4321c83f
-#   text hash     8128f5725e66414f
+#   content hash  ee07d9e4569f279c
+#   text hash     defbf0569c93d56b
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa73b598e4c8c00
-#   text hash     e1d9c7bb0d92acba
+#   content hash  92ede7f604569027
+#   text hash     d244cbe3a5eeafe5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa73b598e4c8c00
-#   text hash     3db8feba11d04dd6
+#   content hash  92ede7f604569027
+#   text hash     61141f90f82cd65d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

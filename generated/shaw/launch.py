@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa73b598e4c8c00
-#   text hash     990910b15dadacf4
+#   content hash  92ede7f604569027
+#   text hash     9efb0deb678be412
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa73b598e4c8c00
-#   text hash     14655d4839d99dbb
+#   content hash  92ede7f604569027
+#   text hash     c8b6baad0df200fb
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

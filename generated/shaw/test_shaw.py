@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1fa73b598e4c8c00
-#   text hash     00c73d8a3361d7ba
+#   content hash  92ede7f604569027
+#   text hash     aa918dd15fc41bdb
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  403f8b9d1835b21c
-#   text hash     d3d4bb2df32b2d36
+#   content hash  5cfb166e8e6baa12
+#   text hash     e9c31a4e8d5e8f8b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

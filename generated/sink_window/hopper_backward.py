@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  403f8b9d1835b21c
-#   text hash     6feafb217b5b2c88
+#   content hash  5cfb166e8e6baa12
+#   text hash     bf7259c068a9d674
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  403f8b9d1835b21c
-#   text hash     9d3c005c749c077d
+#   content hash  5cfb166e8e6baa12
+#   text hash     fc2dea05a79ff8c0
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

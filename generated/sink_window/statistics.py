@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  403f8b9d1835b21c
-#   text hash     95ba244538bbe804
+#   content hash  5cfb166e8e6baa12
+#   text hash     70de66c258956d3b
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  403f8b9d1835b21c
-#   text hash     370925dc1e03b7d9
+#   content hash  5cfb166e8e6baa12
+#   text hash     6075054a93f7e8c5
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

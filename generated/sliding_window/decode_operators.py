@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4be234202628a895
-#   text hash     5ceb13ca90a207ed
+#   content hash  8118f9e3c7d246e3
+#   text hash     800934b5c02c3b7f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4be234202628a895
-#   text hash     f77c5d168f230a03
+#   content hash  8118f9e3c7d246e3
+#   text hash     7050a34c338f3ee9
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4be234202628a895
-#   text hash     ba48bc3530fabead
+#   content hash  8118f9e3c7d246e3
+#   text hash     21dfbc60988d77f2
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4be234202628a895
-#   text hash     a01ebf137097f4af
+#   content hash  8118f9e3c7d246e3
+#   text hash     77bbc572477af731
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5d1db88713b5be8
-#   text hash     745438dd22d343a1
+#   content hash  fab09dd015255ac3
+#   text hash     efc96f40f621625d
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

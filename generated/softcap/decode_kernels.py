@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5d1db88713b5be8
-#   text hash     9ae4e0ef0505193e
+#   content hash  fab09dd015255ac3
+#   text hash     9c168326114dbcf5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

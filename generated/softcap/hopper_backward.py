@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5d1db88713b5be8
-#   text hash     9ae4e51683fca945
+#   content hash  fab09dd015255ac3
+#   text hash     d985250c752c6a1e
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

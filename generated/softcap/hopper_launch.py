@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5d1db88713b5be8
-#   text hash     5b6ddb568398b793
+#   content hash  fab09dd015255ac3
+#   text hash     1ed4ace50cbb7b61
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

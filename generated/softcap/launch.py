@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5d1db88713b5be8
-#   text hash     042f496f30717e04
+#   content hash  fab09dd015255ac3
+#   text hash     f95df0d73c79ed9b
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96b9ce31f2361f49
-#   text hash     ae343021a52c9488
+#   content hash  43f4321faaded2c6
+#   text hash     5dfcc1dd546d8d59
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

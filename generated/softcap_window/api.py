@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96b9ce31f2361f49
-#   text hash     ef7a2ec7ebfe8730
+#   content hash  43f4321faaded2c6
+#   text hash     7cb6baaa9b6b279f
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96b9ce31f2361f49
-#   text hash     722272181234322c
+#   content hash  43f4321faaded2c6
+#   text hash     03f9a43a3fe1ab8d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

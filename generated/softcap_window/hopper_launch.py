@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96b9ce31f2361f49
-#   text hash     39f83cb56fc1445a
+#   content hash  43f4321faaded2c6
+#   text hash     b2127375289ec56b
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96b9ce31f2361f49
-#   text hash     848edf43ef71e216
+#   content hash  43f4321faaded2c6
+#   text hash     1aef641985cb1385
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

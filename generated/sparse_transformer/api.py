@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1844460b2e0ce007
-#   text hash     597433ce62058683
+#   content hash  e26f29bacc280814
+#   text hash     0e0a99cc7665e8a4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

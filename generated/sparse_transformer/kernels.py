@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1844460b2e0ce007
-#   text hash     df4bd3b78e54539b
+#   content hash  e26f29bacc280814
+#   text hash     2285ae5cdaf942ad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1844460b2e0ce007
-#   text hash     40c9b6644236fb55
+#   content hash  e26f29bacc280814
+#   text hash     da045a60e1eb4a7f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

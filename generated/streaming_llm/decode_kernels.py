@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a215c13ab9db4556
-#   text hash     940691902849435c
+#   content hash  dad513a37298efb1
+#   text hash     5d47724d9d5cf9b2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

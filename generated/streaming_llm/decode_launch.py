@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a215c13ab9db4556
-#   text hash     0f22ccf9ad1d48f8
+#   content hash  dad513a37298efb1
+#   text hash     e4b9c3f79e1fb5c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

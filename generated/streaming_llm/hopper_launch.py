@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a215c13ab9db4556
-#   text hash     d6f0ae21754706f1
+#   content hash  dad513a37298efb1
+#   text hash     6a5309a98cfba38b
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

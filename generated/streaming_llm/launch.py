@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a215c13ab9db4556
-#   text hash     2e1fd3128f398f0b
+#   content hash  dad513a37298efb1
+#   text hash     74490a65468d35b1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a215c13ab9db4556
-#   text hash     042347e4c623f9df
+#   content hash  dad513a37298efb1
+#   text hash     4cd3756615f207b7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

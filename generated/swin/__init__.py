@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  787080c3bb4646cd
-#   text hash     973f1ec5b0568c47
+#   content hash  d41c3e4c6df8f426
+#   text hash     c948dfaf525f8560
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

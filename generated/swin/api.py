@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  787080c3bb4646cd
-#   text hash     d50141769bc5a57c
+#   content hash  d41c3e4c6df8f426
+#   text hash     bcb8fec31c317b4e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  787080c3bb4646cd
-#   text hash     95723f2bd68a1e5f
+#   content hash  d41c3e4c6df8f426
+#   text hash     b0f0d22fed6abf91
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  787080c3bb4646cd
-#   text hash     8e4395bc8aafa5b2
+#   content hash  d41c3e4c6df8f426
+#   text hash     bc92232008c89bd0
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

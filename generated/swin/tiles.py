@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  787080c3bb4646cd
-#   text hash     7121c935ba88b34a
+#   content hash  d41c3e4c6df8f426
+#   text hash     1753821e10d1b5c5
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2768f73b94b79abb
-#   text hash     ced4c2795aa0acdc
+#   content hash  a55e47009c405e66
+#   text hash     a326f4fd32a7cf33
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2768f73b94b79abb
-#   text hash     66ac2fdd31ee112b
+#   content hash  a55e47009c405e66
+#   text hash     e1d0cc6ba4872310
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

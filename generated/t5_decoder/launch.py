@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2768f73b94b79abb
-#   text hash     7138574be2d8be59
+#   content hash  a55e47009c405e66
+#   text hash     7eacf9d7dca981f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

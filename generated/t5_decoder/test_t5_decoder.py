@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2768f73b94b79abb
-#   text hash     ac1016167d07e57b
+#   content hash  a55e47009c405e66
+#   text hash     afeb8d3ddb8ddb57
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2bebbeff4719fb66
-#   text hash     e2e6309bd2b0f128
+#   content hash  b397e927cc0a7c34
+#   text hash     b25f7cfc53f9a457
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2bebbeff4719fb66
-#   text hash     eaddb053efe8d522
+#   content hash  b397e927cc0a7c34
+#   text hash     35e7d9fc778dff22
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2bebbeff4719fb66
-#   text hash     be169bb9d34fa09c
+#   content hash  b397e927cc0a7c34
+#   text hash     120abe3abb7a4fde
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2bebbeff4719fb66
-#   text hash     c823180db7c82cdd
+#   content hash  b397e927cc0a7c34
+#   text hash     1aca25b177c85cf1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

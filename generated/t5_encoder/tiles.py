@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2bebbeff4719fb66
-#   text hash     59d7a6122b0e2ee0
+#   content hash  b397e927cc0a7c34
+#   text hash     bec13cedbe6173a0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

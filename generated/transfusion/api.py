@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45d9df546708d6c
-#   text hash     f1abe20c94a48c19
+#   content hash  f9eff41efaa5a2db
+#   text hash     5065ce4d3a262c2d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45d9df546708d6c
-#   text hash     b6321067f78812e6
+#   content hash  f9eff41efaa5a2db
+#   text hash     0f8181894bc5ab81
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45d9df546708d6c
-#   text hash     ace369eb5624f734
+#   content hash  f9eff41efaa5a2db
+#   text hash     f3d1e7b444af0db9
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

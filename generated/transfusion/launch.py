@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45d9df546708d6c
-#   text hash     d55095936341b72e
+#   content hash  f9eff41efaa5a2db
+#   text hash     a895c1d71c8eb0c3
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

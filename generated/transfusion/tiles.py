@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45d9df546708d6c
-#   text hash     f874499959235df7
+#   content hash  f9eff41efaa5a2db
+#   text hash     3b60974f3aca8285
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b67b84c716beb63
-#   text hash     f0c83d5594fba3b8
+#   content hash  12084aab630dada1
+#   text hash     f4a2e6cbc245416b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

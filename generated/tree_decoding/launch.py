@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b67b84c716beb63
-#   text hash     81219e70f82c5c30
+#   content hash  12084aab630dada1
+#   text hash     8a4aaa4399fb4970
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

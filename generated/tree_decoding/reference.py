@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b67b84c716beb63
-#   text hash     ff820e723c8280e5
+#   content hash  12084aab630dada1
+#   text hash     0dde7b3f4421f510
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b67b84c716beb63
-#   text hash     fffb1a75969a008d
+#   content hash  12084aab630dada1
+#   text hash     4b542c9785df5920
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

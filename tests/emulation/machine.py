@@ -107,6 +107,12 @@ def shared(dtype: DType, shape: Sequence[int]) -> Shared:
     return Shared(torch.full(list(shape), fill, dtype=dtype.torch))
 
 
+def cut_off(x: torch.Tensor) -> torch.Tensor:
+    """A tensor in float32, rounded towards 0."""
+    near = x.float()
+    return torch.where(near.double().abs() > x.abs(), near.nextafter(torch.zeros_like(near)), near)
+
+
 class Product:
     """A product that is not waited for: until then it reads its operands, and gives nothing."""
 
@@ -123,8 +129,11 @@ class Product:
 
     def make(self) -> None:
         below = self.below.made if isinstance(self.below, Product) else self.below
-        product = self.left.x.float() @ self.right.x.float()
-        self.made = Value(below.x + product if self.use_acc else product)
+        total = below.x if self.use_acc else torch.zeros(self.shape)
+        # 16 columns at a time, and what a sum in float32 has no bits for is cut off
+        for left, right in zip(self.left.x.split(16, 1), self.right.x.split(16), strict=True):
+            total = cut_off(total.double() + left.float() @ right.float())
+        self.made = Value(total)
 
 
 class Group:

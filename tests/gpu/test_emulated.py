@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import devices
 import pytest
@@ -124,6 +125,20 @@ def test_slopes_times_distances_are_right(text: str, size: int, tmp_path: Path) 
     of = rendered(RandomSpec("sloped", f"name: sloped\n{text}\n"), tmp_path)
     assert of.hopper and (of.hopper.added is not None) == SLOPES[text]
     assert max(distances(Package(tmp_path / "sloped"), of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < 2 * CLOSE
+
+
+@pytest.mark.parametrize(("name", "strength"), [("alibi", 1), ("log_decay", 30), ("causal", 1)])
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_the_lse_keeps_its_digits(name: str, strength: float, size: int) -> None:
+    """A product that begins with something large keeps little of a small score."""
+    call = calls.make(planned(name), Sizes(1, 400, 400, 8, 8, size, size, "bf16").of(planned(name).spec), "cpu")
+    more: dict[str, Any] = dict(call.keywords)
+    for given in call.learned:
+        more[given] = more[given].detach() * strength
+    package = Package(GENERATED / name)
+    found = package.attention(*call.operands, **more, return_lse=True)[1]
+    wanted = package.module.reference(*(x.float() for x in call.operands), **more, return_lse=True)[1]
+    assert float((found - wanted).detach().abs().max()) < 1e-5
 
 
 # scores whose slopes are far from 1, and others' values where masks hide them

@@ -70,7 +70,7 @@ FAULTS = {
     "what the next keys add waited for": (ADDED, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
     "the scale applied once more": (CAPPED, "tanh(score, scale / 30.0)", "tanh(score * scale, scale / 30.0)"),
     "weights left out of the gradient of scores": (SLOPED, "    ds = ds * dp_less_delta ", "    ds = dp_less_delta "),
-    "what a query adds left out of the LSE": (ADDED, "tl.log2(l) + q_added", "tl.log2(l)"),
+    "what a query adds left out": (ADDED, "below = q_added[:, None] + ", "below = 0 * q_added[:, None] + "),
 }  # fmt: skip
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads
 ENDLESS = {

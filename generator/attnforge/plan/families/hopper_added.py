@@ -1,9 +1,9 @@
 """What terms add to all scores of a query or of a key, in kernels for Hopper GPUs.
 
-What a query adds changes none of its weights: it is a matter of the LSE alone. Forward, products of scores begin with
-what keys add. Backward a worker holds what its keys add, and a score costs one addition more than without terms. What
-a key adds may learn: each worker sums up its gradient on the way. A slope times how far a key stands before a query is
-a float of each, too.
+Forward, products of scores begin with what both add. What a query adds changes none of its weights: backward it is
+taken from the LSE, a worker holds what its keys add, and a score costs one addition more than without terms. What a
+key adds may learn: each worker sums up its gradient on the way. A slope times how far a key stands before a query is a
+float of each, too.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Added:
         return Vector(Statement("k_added", self.of("k", PRODUCTS), shape="[BLOCK_N]"), "float")
 
     @property
-    def raised(self) -> tuple[Statement, ...]:
-        """What a query adds to its LSE: it changes no weight, but -inf leaves none, and what is no number NaN."""
-        none = '(l == 0) | (q_added == float("-inf"))'
-        return (
-            Statement("q_added", self.of("q", LOG2), shape="[64]"),
-            Statement("l", f"tl.where({none}, 0.0, l + (q_added - q_added))", label="NaN stays NaN", shape="[64]"),
-        )
+    def of_queries(self) -> Statement:
+        """What scores of each query of a worker begin with.
+
+        It changes none of their weights, but what a key adds can be large where both together are small, and a sum that
+        begins with something large keeps little of a small product.
+        """
+        return Statement("q_added", self.of("q", PRODUCTS), shape="[64]")
 
     def less(self, terms: KernelTerms, rows: Iterable[Statement]) -> tuple[Bundle | Statement, ...]:
         """The statements that take what a query has from its LSE, behind the tuple of what they read.

@@ -1,4 +1,4 @@
-"""How the loading warp of the backward pass for Hopper GPUs has tiles copied: into one stage of a buffer each."""
+"""How the loading warp of kernels for Hopper GPUs has tiles copied: into one stage of a buffer each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,29 @@ _CUT = Comment("the next sequence's rows: 0 times a NaN would be NaN")
 _COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Statement("ends", "1", "+="))
 
 
+def values(p: SharedParameters) -> tuple[Block, ...]:
+    """The statements that copy a tile of values, once its keys are on their way."""
+
+    def copied(barrier: str) -> tuple[Statement, ...]:
+        copy = f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage))"
+        return Statement("", f"mbarrier.expect({barrier}, v_desc.block_type.nbytes)"), Statement("", copy)
+
+    plain = copied("v_ready.index(stage)")
+    if not p.storage.cut:
+        return plain
+    tail: tuple[Block, ...] = (
+        Comment("the next sequence's values: 0 times a NaN would be NaN"),
+        *copied("v_come"),
+        Statement("", "mbarrier.wait(v_come, ends & 1)"),
+        Statement("", "clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)"),
+        Statement("", "mbarrier.arrive(v_ready.index(stage), count=1)"),
+        Statement("ends", "1", "+="),
+    )
+    return (Branch("k_start + BLOCK_N > k_len", tail, plain), Statement("", "return ends"))
+
+
 def keys(p: SharedParameters) -> tuple[Block, ...]:
-    """The statements that copy a program's keys and values."""
+    """The statements that copy a program's keys and values in the backward pass."""
     rows = p.storage.coordinates("k", p.analysis.kv, "k_start + worker * 64")
     ready = "kv_ready.index(stage)"
 
@@ -35,7 +56,7 @@ def keys(p: SharedParameters) -> tuple[Block, ...]:
 
 
 def queries(p: SharedParameters) -> tuple[Block, ...]:
-    """The statements that copy a tile of queries and one of dout."""
+    """The statements that copy a tile of queries and one of dout in the backward pass."""
 
     def copied(x: str, barrier: str) -> tuple[Block, ...]:
         copy = f"copy_tile({x}_desc, rows, {barrier}, {x}_buffer.index(stage))"

@@ -13,8 +13,8 @@ from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
-from ..statements import Block, Branch, Call, Comment, Loop, Statement, names, needed, reads, targets
-from . import hopper_order, hopper_scores
+from ..statements import Block, Branch, Call, Loop, Statement, names, needed, reads, targets
+from . import hopper_copies, hopper_order, hopper_scores
 from .hopper_added import Added
 from .hopper_order import Order
 from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
@@ -24,7 +24,8 @@ from .portable import rows_of_keys
 _STAGED = ("STAGES", "Q_STAGES")
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
 _TURNS = ("WORKERS", "WORKER")
-_RUNNING = ("m", "l", "q_tile", "k_start", "buffers", "terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
+_RUNNING = ("m", "l", "q_tile", "k_start", "buffers")
+_FIXED = ("terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Forward:
         scaled = (IN_LOG2,) if self._in_log2 else ()
         loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
-        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._raised)))
+        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._begun)))
         lengths = needed(loads, ranges | reads(self.read))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
         copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
@@ -148,7 +149,7 @@ class Forward:
             fixed,
             ("WORKERS",),
         )
-        numbers, own = numbers_first(terms, own)
+        numbers, own = numbers_first(terms, (*own, *self._begun))
         numbers_of_loader, lengths = numbers_first(terms, lengths)
         blocks: dict[str, tuple[Block, ...]] = {
             "scored": (
@@ -170,7 +171,6 @@ class Forward:
             "start": start,
             "visit": (*self.step.packed, *self._spanned(self._visit)),
             "empty": softmax.empty(p.spec),
-            "raised": self._raised,
             "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
             "load_counts": (
                 *((LINE,) if self.handed else ()),
@@ -180,7 +180,7 @@ class Forward:
             "load_own": lengths,
             "begin_stored": hand_on(BEGIN_READY, self.begin),
             "vectors": hand_on(READY, self.vectors),
-            "values": self._values,
+            "values": hopper_copies.values(p),
             "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
             "buffers": (
                 *((ENOUGH,) if self.vectors else ()),
@@ -200,13 +200,12 @@ class Forward:
             "there": order.there,
             **order.texts,
             "order": self._order_of_tiles,
-            "first_takes": ", ".join(("at", *_RUNNING)),
+            "first_takes": ", ".join(self._first_taken),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
             "scale_log2": "scale_log2" if self._in_log2 else a.scale_log2,
-            "raised": " + q_added" if self.added else "",
             "adds": str(bool(self.begin)),
             "vectors": "".join(f", {name}" for name in buffers),
-            "takes": ", ".join(("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, "mixed")),
+            "takes": ", ".join((*self._taken, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),
             "load_takes": ", ".join(load.taken),
@@ -271,17 +270,27 @@ class Forward:
         return loads if self._in_log2 else hopper_scores.scaled(self.shared.analysis, loads, self._score)
 
     @property
-    def _raised(self) -> tuple[Statement, ...]:
-        """What a query adds to all of its scores, and so to its LSE."""
-        return self.added.raised if self.added else ()
+    def _begun(self) -> tuple[Statement, ...]:
+        """What scores of each query of a worker begin with, if it is not 0."""
+        return (self.added.of_queries,) if self.added else ()
 
     @property
     def _below(self) -> tuple[Statement, ...]:
         """What a product of scores begins with."""
         value = "gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)"
         for vector in self.begin:
-            value = f"gl.expand_dims({vector.tile}.load(gl.SliceLayout(0, SCORES)), 0).broadcast_to([64, BLOCK_N])"
+            value = f"q_added[:, None] + gl.expand_dims({vector.tile}.load(gl.SliceLayout(0, SCORES)), 0)"
         return (Statement("below", value),)
+
+    @property
+    def _first_taken(self) -> tuple[str, ...]:
+        """What the first tile of keys of a walk takes."""
+        return ("at", *_RUNNING, *targets(self._begun), *_FIXED)
+
+    @property
+    def _taken(self) -> tuple[str, ...]:
+        """What each further one takes."""
+        return ("at", "visits", "acc", "packed", *_RUNNING, *targets(self._begun), *_FIXED, "WEIGHTS", *_TURNS)
 
     @property
     def _begin_comes(self) -> tuple[Statement, ...]:
@@ -304,10 +313,9 @@ class Forward:
         tiles = self.loops.tiles
 
         def over(begin: str, end: str, mixed: str) -> Loop:
-            taken = ("at", "visits", "acc", "packed", *_RUNNING, "WEIGHTS", *_TURNS, f"mixed={mixed}")
             body = (
                 Statement("k_start", f"({begin} + {end} - 1 - j) * BLOCK_N"),
-                Call("acc, m, l, packed", "attend", taken),
+                Call("acc, m, l, packed", "attend", (*self._taken, f"mixed={mixed}")),
                 Statement("at", "1", "+="),
             )
             return Loop("j", begin, end, body)
@@ -325,7 +333,7 @@ class Forward:
             loops += (Statement("rest", "tl.minimum(full_first, rest)"), over("first", "rest", "True"))
         begin = (
             Statement("k_start", "(last - 1) * BLOCK_N"),
-            Call("shrink, m, l, packed", "attend_first", ("at", *_RUNNING)),
+            Call("shrink, m, l, packed", "attend_first", self._first_taken),
             *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),
             Statement("at", "1", "+="),
             Statement("visits", "1", "+="),
@@ -365,27 +373,6 @@ class Forward:
             Call("ends" if self.cut else "", "load_keys", self._load_keys_takes),
             Statement("at", "1", "+="),
         )
-
-    @property
-    def _values(self) -> tuple[Block, ...]:
-        """The statements that copy a tile of values."""
-
-        def copied(barrier: str) -> tuple[Statement, ...]:
-            copy = f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage))"
-            return Statement("", f"mbarrier.expect({barrier}, v_desc.block_type.nbytes)"), Statement("", copy)
-
-        plain = copied("v_ready.index(stage)")
-        if not self.cut:
-            return plain
-        tail: tuple[Block, ...] = (
-            Comment("the next sequence's values: 0 times a NaN would be NaN"),
-            *copied("v_come"),
-            Statement("", "mbarrier.wait(v_come, ends & 1)"),
-            Statement("", "clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)"),
-            Statement("", "mbarrier.arrive(v_ready.index(stage), count=1)"),
-            Statement("ends", "1", "+="),
-        )
-        return (Branch("k_start + BLOCK_N > k_len", tail, plain), Statement("", "return ends"))
 
 
 def _of_worker(statement: Statement) -> Statement:

@@ -72,12 +72,12 @@ def test_inputs_that_raise_scores_add_their_gradients_up() -> None:
     )
 
 
-def test_products_begin_with_what_keys_add() -> None:
+def test_products_begin_with_what_queries_and_keys_add() -> None:
     found = planned(DECAYS, "[batch, token, head]", "grad: true")
     assert found.hopper and found.least_scale == "1e-30"
     code = "\n".join(lines(block for blocks in found.hopper.forward.blocks.values() for block in blocks))
-    assert "k_added = -in_x_k * (1 / scale)" in code and "q_added = in_x_q * LOG2E" in code
-    assert 'l = tl.where((l == 0) | (q_added == float("-inf")), 0.0, l + (q_added - q_added))' in code
+    assert "k_added = -in_x_k * (1 / scale)" in code and "q_added = in_x_q * (1 / scale)" in code
+    assert "below = q_added[:, None] + gl.expand_dims(k_added_tile" in code
     assert "in_x_k_tile" not in code and "in_x_q[:, None]" not in code
     masked = planned(DECAYS + "\n" + MASKED, "[batch, token, head]")
     assert masked.hopper and not masked.hopper.added and masked.least_scale == ""

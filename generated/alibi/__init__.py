@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  367934a84f23857a
-#   text hash     30cfd5fac7fcffae
+#   content hash  c8bda5a5c7b91b38
+#   text hash     9b33ec8c67531eba
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  367934a84f23857a
-#   text hash     c6f3e0137c146ed7
+#   content hash  c8bda5a5c7b91b38
+#   text hash     6837fd837d9af6b6
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  367934a84f23857a
-#   text hash     ff1850fd4a91218a
+#   content hash  c8bda5a5c7b91b38
+#   text hash     1eed63b3233148c0
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

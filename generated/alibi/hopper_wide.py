@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  367934a84f23857a
-#   text hash     b6a1e3ef9c72d729
+#   content hash  c8bda5a5c7b91b38
+#   text hash     39879527321fb2d4
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

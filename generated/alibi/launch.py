@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  367934a84f23857a
-#   text hash     a9b46aa51ce9aa0a
+#   content hash  c8bda5a5c7b91b38
+#   text hash     2c044915c59d8f75
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

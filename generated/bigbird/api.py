@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ac3cbe8eef57c25
-#   text hash     7af93ccd17f771e3
+#   content hash  f6787131cb396817
+#   text hash     89081f6b03580ad8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

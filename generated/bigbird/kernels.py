@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ac3cbe8eef57c25
-#   text hash     fdb87884b3893d44
+#   content hash  f6787131cb396817
+#   text hash     cb9d2bda4a30e2b0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ac3cbe8eef57c25
-#   text hash     5f2fa8af9adf73c1
+#   content hash  f6787131cb396817
+#   text hash     6493ec7ba7921ae1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ac3cbe8eef57c25
-#   text hash     3d028eb7996df467
+#   content hash  f6787131cb396817
+#   text hash     244a1a99a6280c4b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ac3cbe8eef57c25
-#   text hash     3f3fac67afe2d991
+#   content hash  f6787131cb396817
+#   text hash     7b3c5a4d1d3b48f9
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41c12540e60c42af
-#   text hash     3f42ff4a9e3d6680
+#   content hash  51796a967ab32be0
+#   text hash     4efa9ede2a34743c
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41c12540e60c42af
-#   text hash     e5f0c4720f2ce890
+#   content hash  51796a967ab32be0
+#   text hash     eaadd6571985264f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41c12540e60c42af
-#   text hash     a20a50bc1e8971aa
+#   content hash  51796a967ab32be0
+#   text hash     eefdbb91cde89f25
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41c12540e60c42af
-#   text hash     832303fa863a9569
+#   content hash  51796a967ab32be0
+#   text hash     6fface6d2e37691c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41c12540e60c42af
-#   text hash     3b853724f9904e66
+#   content hash  51796a967ab32be0
+#   text hash     88c49e5b4e58b1b2
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ac1d875d1e563db
-#   text hash     ad15096663bf5786
+#   content hash  cf76ea91b9ce7b3d
+#   text hash     c5f34c55a4f7f325
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ac1d875d1e563db
-#   text hash     ea8e78da0b1a270f
+#   content hash  cf76ea91b9ce7b3d
+#   text hash     78a1cac8bc9b51e2
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ac1d875d1e563db
-#   text hash     87625a9b4490c007
+#   content hash  cf76ea91b9ce7b3d
+#   text hash     3b8b4c96af8c4b0f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ac1d875d1e563db
-#   text hash     edc9e69c7abf3660
+#   content hash  cf76ea91b9ce7b3d
+#   text hash     3e5b17b968a59075
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

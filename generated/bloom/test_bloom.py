@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ac1d875d1e563db
-#   text hash     b17bc4723ca930eb
+#   content hash  cf76ea91b9ce7b3d
+#   text hash     412a7af2da10a0cd
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

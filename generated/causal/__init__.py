@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393dbcbc0fe1a680
-#   text hash     be56129aa4bb35fd
+#   content hash  e20df9c7aca565fe
+#   text hash     bd03b102294d7bc4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393dbcbc0fe1a680
-#   text hash     b523df3f32e66cb5
+#   content hash  e20df9c7aca565fe
+#   text hash     a38588f8e1b736ba
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393dbcbc0fe1a680
-#   text hash     0f8ba736049a321d
+#   content hash  e20df9c7aca565fe
+#   text hash     4a0fd73ff19a749c
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

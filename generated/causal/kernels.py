@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393dbcbc0fe1a680
-#   text hash     24d2a885009f00f1
+#   content hash  e20df9c7aca565fe
+#   text hash     7d277926ffde730e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

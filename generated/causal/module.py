@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393dbcbc0fe1a680
-#   text hash     17dbeb2b9122897d
+#   content hash  e20df9c7aca565fe
+#   text hash     c41c9a5c49992d7a
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393dbcbc0fe1a680
-#   text hash     65672e85171322c7
+#   content hash  e20df9c7aca565fe
+#   text hash     d832b91bbe046696
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

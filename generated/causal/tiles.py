@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393dbcbc0fe1a680
-#   text hash     ba72472f8dc6aae6
+#   content hash  e20df9c7aca565fe
+#   text hash     eaff55e5b78bd188
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

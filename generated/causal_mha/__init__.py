@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81397ef35c39cd80
-#   text hash     ebd311eafea6db60
+#   content hash  5cb607c088dc2ec9
+#   text hash     e7f039b3dfc99914
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81397ef35c39cd80
-#   text hash     7e0e9c29a0c60168
+#   content hash  5cb607c088dc2ec9
+#   text hash     90ac210b4e8d5594
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

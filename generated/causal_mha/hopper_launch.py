@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81397ef35c39cd80
-#   text hash     6bd17bc14f974c14
+#   content hash  5cb607c088dc2ec9
+#   text hash     5d7cd8c6d4756619
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81397ef35c39cd80
-#   text hash     9cd14f0f9f78bc8c
+#   content hash  5cb607c088dc2ec9
+#   text hash     6ee70878d03cd959
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

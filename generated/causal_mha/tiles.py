@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81397ef35c39cd80
-#   text hash     5097e1bfb505161a
+#   content hash  5cb607c088dc2ec9
+#   text hash     d653c94a53f72737
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d446147bead8d0c
-#   text hash     18c7ea9c5ea36992
+#   content hash  b5fc1912b0e82e62
+#   text hash     ab2c49ba578e9930
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d446147bead8d0c
-#   text hash     de930321d1cd7042
+#   content hash  b5fc1912b0e82e62
+#   text hash     41f745c1e1d7dd6a
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

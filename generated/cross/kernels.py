@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d446147bead8d0c
-#   text hash     5a575c5b3a49671a
+#   content hash  b5fc1912b0e82e62
+#   text hash     34b755199f2ef794
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d446147bead8d0c
-#   text hash     adbbd40c18d6cb2a
+#   content hash  b5fc1912b0e82e62
+#   text hash     f25ff9bd9dc13fa7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d446147bead8d0c
-#   text hash     e84d4aa71bb9abad
+#   content hash  b5fc1912b0e82e62
+#   text hash     cd6ae9fea04972ef
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

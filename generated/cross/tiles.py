@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9d446147bead8d0c
-#   text hash     7b56cedc167cbda4
+#   content hash  b5fc1912b0e82e62
+#   text hash     fb0cd1aa5077bf29
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9675fb6aeb9af69d
-#   text hash     eeb66057f04f82e4
+#   content hash  6d24722765b8e38c
+#   text hash     ff126373c8081d9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

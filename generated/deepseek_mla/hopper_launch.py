@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9675fb6aeb9af69d
-#   text hash     d223c12869a2aac2
+#   content hash  6d24722765b8e38c
+#   text hash     cb3540b5869d2c7d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

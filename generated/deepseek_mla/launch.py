@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9675fb6aeb9af69d
-#   text hash     328b53b77a18ba43
+#   content hash  6d24722765b8e38c
+#   text hash     455225e5e3f85c2c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

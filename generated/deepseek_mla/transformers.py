@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9675fb6aeb9af69d
-#   text hash     e930cd99cfc21fe8
+#   content hash  6d24722765b8e38c
+#   text hash     29e609685c8f26e8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b60ae7008e25b376
-#   text hash     7135ac04a3b5cfaf
+#   content hash  2720dbf4056a8c8d
+#   text hash     f16c1e7eea8b91a0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b60ae7008e25b376
-#   text hash     91ddff7cb5d10f2e
+#   content hash  2720dbf4056a8c8d
+#   text hash     ed4df9738a041da5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b60ae7008e25b376
-#   text hash     f3359d1d7ba896da
+#   content hash  2720dbf4056a8c8d
+#   text hash     093b2c95ec5899cd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

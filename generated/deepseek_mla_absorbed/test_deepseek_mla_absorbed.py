@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b60ae7008e25b376
-#   text hash     845f7378a5456ff0
+#   content hash  2720dbf4056a8c8d
+#   text hash     c29f44c2fcdd2780
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

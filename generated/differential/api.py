@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bbfcfab1a6351e9
-#   text hash     c484fa90193324f9
+#   content hash  9645376255ba351a
+#   text hash     b4be2c2f22fb98af
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

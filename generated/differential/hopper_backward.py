@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bbfcfab1a6351e9
-#   text hash     ef7c880ba92f5c42
+#   content hash  9645376255ba351a
+#   text hash     b929681b04986c36
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bbfcfab1a6351e9
-#   text hash     a28db31452d0ea40
+#   content hash  9645376255ba351a
+#   text hash     2372b3a6c2020691
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

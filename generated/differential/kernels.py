@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bbfcfab1a6351e9
-#   text hash     90baa86549b4f6fd
+#   content hash  9645376255ba351a
+#   text hash     1f704628ef21a2c3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

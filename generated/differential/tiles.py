@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bbfcfab1a6351e9
-#   text hash     547037e80f1007ff
+#   content hash  9645376255ba351a
+#   text hash     90ad54c153b03eea
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ebc78e829a7e640
-#   text hash     0a579d5a8fa0c912
+#   content hash  997d4cbe067cfa43
+#   text hash     1d88b07ff4f5306c
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ebc78e829a7e640
-#   text hash     418d2900a26a235e
+#   content hash  997d4cbe067cfa43
+#   text hash     92c9f59883394eac
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

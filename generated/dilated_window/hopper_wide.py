@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ebc78e829a7e640
-#   text hash     9f6c649ffb33d176
+#   content hash  997d4cbe067cfa43
+#   text hash     18540ae1b89c0fbc
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

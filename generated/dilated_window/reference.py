@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ebc78e829a7e640
-#   text hash     b311bf9423068e99
+#   content hash  997d4cbe067cfa43
+#   text hash     18f458e89b9d629f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ebc78e829a7e640
-#   text hash     fec4d518243af37f
+#   content hash  997d4cbe067cfa43
+#   text hash     46d4265dcf77e188
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7de2e3f9e223e89a
-#   text hash     f9fe7abf04c0b19d
+#   content hash  bb54151e880557d3
+#   text hash     59b83310854145d8
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7de2e3f9e223e89a
-#   text hash     a78e3386f70e5c9e
+#   content hash  bb54151e880557d3
+#   text hash     dc8880974361303b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7de2e3f9e223e89a
-#   text hash     a17e44b853855692
+#   content hash  bb54151e880557d3
+#   text hash     95f3b6c21d72d2c3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

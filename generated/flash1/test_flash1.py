@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7de2e3f9e223e89a
-#   text hash     af68e5281959d1ca
+#   content hash  bb54151e880557d3
+#   text hash     e37800ea601680a2
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

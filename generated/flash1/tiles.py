@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7de2e3f9e223e89a
-#   text hash     fb6664f5fcfb30c3
+#   content hash  bb54151e880557d3
+#   text hash     660d51b2dbb6da99
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28136fe52b6eb990
-#   text hash     1e3165fcf7160c79
+#   content hash  587fb07e054f255b
+#   text hash     d9ac2d1150c6460a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

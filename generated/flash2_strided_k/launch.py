@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28136fe52b6eb990
-#   text hash     611e5e0482c23993
+#   content hash  587fb07e054f255b
+#   text hash     ee18d24d4d9f0ea3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28136fe52b6eb990
-#   text hash     49d8b2cfeaa4d59e
+#   content hash  587fb07e054f255b
+#   text hash     7c82dd9ea4e26950
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

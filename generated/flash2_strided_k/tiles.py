@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28136fe52b6eb990
-#   text hash     2f63e5a98fa3e651
+#   content hash  587fb07e054f255b
+#   text hash     7445f5c0c35021d9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66bf381cc1f5f682
-#   text hash     8f4c832b21dc5ac7
+#   content hash  968bbbbd2be4b7cb
+#   text hash     62fc921f46a0e4c9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66bf381cc1f5f682
-#   text hash     271bba3e5724acb7
+#   content hash  968bbbbd2be4b7cb
+#   text hash     575a6a0099d1182b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

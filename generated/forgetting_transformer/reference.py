@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66bf381cc1f5f682
-#   text hash     bfea369f3d25647a
+#   content hash  968bbbbd2be4b7cb
+#   text hash     9b026d3f0dac312b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

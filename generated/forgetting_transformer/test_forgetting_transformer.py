@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66bf381cc1f5f682
-#   text hash     f033dc609c472370
+#   content hash  968bbbbd2be4b7cb
+#   text hash     7ac69d4f242e3cfa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  66bf381cc1f5f682
-#   text hash     d7c4e8b3332b92e8
+#   content hash  968bbbbd2be4b7cb
+#   text hash     51b3f716005af6cc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

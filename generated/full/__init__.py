@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5fca759033bdd0d7
-#   text hash     828d0d56b4d065be
+#   content hash  2dc128b0ed56b0ea
+#   text hash     8f67a551c9860f61
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5fca759033bdd0d7
-#   text hash     9b9854351e7ff032
+#   content hash  2dc128b0ed56b0ea
+#   text hash     1d11ba107d26dc5d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

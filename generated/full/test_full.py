@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5fca759033bdd0d7
-#   text hash     ebda8f8f14c28174
+#   content hash  2dc128b0ed56b0ea
+#   text hash     f58a80637ebe986d
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

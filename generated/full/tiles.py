@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5fca759033bdd0d7
-#   text hash     2921cebf1590a160
+#   content hash  2dc128b0ed56b0ea
+#   text hash     a60afd3909ef25f2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

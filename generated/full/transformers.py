@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5fca759033bdd0d7
-#   text hash     19344f24955eed18
+#   content hash  2dc128b0ed56b0ea
+#   text hash     7aef94c938a1f5cf
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

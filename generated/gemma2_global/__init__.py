@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  245db3ff2815dbc4
-#   text hash     39fd23692a849fa9
+#   content hash  8f3c25900b125323
+#   text hash     3d6ca48712db0246
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

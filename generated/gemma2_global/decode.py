@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  245db3ff2815dbc4
-#   text hash     f33628ecef1a3e8d
+#   content hash  8f3c25900b125323
+#   text hash     405728cdd3fbb3b9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

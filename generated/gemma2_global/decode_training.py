@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  245db3ff2815dbc4
-#   text hash     0250788ea80287ce
+#   content hash  8f3c25900b125323
+#   text hash     1b4965e76483b0a2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

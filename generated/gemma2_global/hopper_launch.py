@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  245db3ff2815dbc4
-#   text hash     14cd54e4a18ce150
+#   content hash  8f3c25900b125323
+#   text hash     0d0e81bdd0a7476f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  245db3ff2815dbc4
-#   text hash     29df31003d55d1a5
+#   content hash  8f3c25900b125323
+#   text hash     b8a4517f1735cc36
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

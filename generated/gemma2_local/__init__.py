@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c2b714bfad5b652d
-#   text hash     edda0c96d82b4236
+#   content hash  a1f44f147761fd77
+#   text hash     f29d9896916f2f84
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c2b714bfad5b652d
-#   text hash     019c2f24cfd70783
+#   content hash  a1f44f147761fd77
+#   text hash     63374c21c5543ded
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

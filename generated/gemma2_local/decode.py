@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c2b714bfad5b652d
-#   text hash     1acef549bd435fee
+#   content hash  a1f44f147761fd77
+#   text hash     0d11c99f8c746ecf
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c2b714bfad5b652d
-#   text hash     80ff6d45cac6e6d5
+#   content hash  a1f44f147761fd77
+#   text hash     f4e05d83746247eb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

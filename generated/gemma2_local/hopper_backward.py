@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c2b714bfad5b652d
-#   text hash     fbfcd39816608b48
+#   content hash  a1f44f147761fd77
+#   text hash     a6c557f911bfeeab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -167,10 +167,10 @@ def accumulate(
         keep &= distance < 4096  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
-    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     ds = p  # by dP - delta
     ds = ds * slope0
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     dp_less_delta = warpgroup_mma_wait(1, [weighing])
     ds = ds * dp_less_delta  # [64, BLOCK_M]
     ds = ds.to(q_buffer.dtype)

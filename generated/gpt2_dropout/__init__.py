@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a49678c42d7cefb7
-#   text hash     960ba364fe68264b
+#   content hash  d66dce21ffc76028
+#   text hash     c9ce278a791861d2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

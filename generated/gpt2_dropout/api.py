@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a49678c42d7cefb7
-#   text hash     32962bdc969444fa
+#   content hash  d66dce21ffc76028
+#   text hash     c0b18653f3842a17
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a49678c42d7cefb7
-#   text hash     e28ebdcaccef895f
+#   content hash  d66dce21ffc76028
+#   text hash     373f913f4c5ffd22
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

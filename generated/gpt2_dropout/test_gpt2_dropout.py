@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a49678c42d7cefb7
-#   text hash     37eec48e23083fbe
+#   content hash  d66dce21ffc76028
+#   text hash     b6ea44215fb29781
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a49678c42d7cefb7
-#   text hash     7963301a2bcf81cc
+#   content hash  d66dce21ffc76028
+#   text hash     558d1ba4ca8a07d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e9b13b81a638ef8
-#   text hash     cb190fcee31d5228
+#   content hash  8fea9f90b65baf84
+#   text hash     7e63225ee6121612
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

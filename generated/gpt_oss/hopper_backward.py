@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e9b13b81a638ef8
-#   text hash     1ef1178545c83cc8
+#   content hash  8fea9f90b65baf84
+#   text hash     0e01f5f72398007b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

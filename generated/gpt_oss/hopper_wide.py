@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e9b13b81a638ef8
-#   text hash     7e3518d3e773d917
+#   content hash  8fea9f90b65baf84
+#   text hash     dfc9a21ab742495c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

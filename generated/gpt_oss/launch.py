@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e9b13b81a638ef8
-#   text hash     56ceb9e6472b4dd4
+#   content hash  8fea9f90b65baf84
+#   text hash     86129d385e4cd373
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e9b13b81a638ef8
-#   text hash     3943b00024ababeb
+#   content hash  8fea9f90b65baf84
+#   text hash     5f938aa494acdeb6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c1b4d09b34068f
-#   text hash     e275aec69a835996
+#   content hash  fb098a4fc881c414
+#   text hash     686081105ca55d8e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c1b4d09b34068f
-#   text hash     feaf8e69110e1251
+#   content hash  fb098a4fc881c414
+#   text hash     2e2be8233531bfb5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

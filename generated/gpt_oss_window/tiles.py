@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53c1b4d09b34068f
-#   text hash     64b27f997238fc77
+#   content hash  fb098a4fc881c414
+#   text hash     ea57424c23a6dd07
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

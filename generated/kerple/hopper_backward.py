@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  599a670afbab710d
-#   text hash     e23c77a4be1e7142
+#   content hash  180cc3e4d120c1bd
+#   text hash     a20c0ae8ba1142db
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

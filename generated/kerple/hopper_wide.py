@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  599a670afbab710d
-#   text hash     1695e8a41656f89a
+#   content hash  180cc3e4d120c1bd
+#   text hash     a7a2494f530021c1
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  599a670afbab710d
-#   text hash     c4ee85777620f3b5
+#   content hash  180cc3e4d120c1bd
+#   text hash     5c363d5ef2676578
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

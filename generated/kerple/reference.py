@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  599a670afbab710d
-#   text hash     13faae41724dc72d
+#   content hash  180cc3e4d120c1bd
+#   text hash     a6a79d896677972d
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  599a670afbab710d
-#   text hash     aa663b4eee18791e
+#   content hash  180cc3e4d120c1bd
+#   text hash     7b0d28dfedb59aa9
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

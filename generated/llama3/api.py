@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf26e7362baf72c1
-#   text hash     3d58c489148cf0b1
+#   content hash  c5b9dcff38fd7ec5
+#   text hash     80161948b97c44f7
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf26e7362baf72c1
-#   text hash     5517ec1e5a73e7e5
+#   content hash  c5b9dcff38fd7ec5
+#   text hash     767328e024a4c828
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

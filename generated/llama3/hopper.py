@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf26e7362baf72c1
-#   text hash     e80768a19f7ea3d2
+#   content hash  c5b9dcff38fd7ec5
+#   text hash     b53e6841555c1b23
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

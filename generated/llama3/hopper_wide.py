@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf26e7362baf72c1
-#   text hash     a2d228b7b469fd46
+#   content hash  c5b9dcff38fd7ec5
+#   text hash     7300ee41a3de51d7
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf26e7362baf72c1
-#   text hash     1c297779b033728b
+#   content hash  c5b9dcff38fd7ec5
+#   text hash     cc5ad34b39a65cc4
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

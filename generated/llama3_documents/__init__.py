@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a5a5b75ecdc8e1d4
-#   text hash     1738fef3fe7b420c
+#   content hash  41c123191a486efa
+#   text hash     f02ba91826070863
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

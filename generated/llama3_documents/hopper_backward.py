@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a5a5b75ecdc8e1d4
-#   text hash     8194ee7b43223b57
+#   content hash  41c123191a486efa
+#   text hash     3dbc04170698f23f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

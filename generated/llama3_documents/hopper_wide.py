@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a5a5b75ecdc8e1d4
-#   text hash     75de2f3da2937270
+#   content hash  41c123191a486efa
+#   text hash     547fcee1522b6b07
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a5a5b75ecdc8e1d4
-#   text hash     cb6b04f22d8e6844
+#   content hash  41c123191a486efa
+#   text hash     7bf8e93083a69c49
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a5a5b75ecdc8e1d4
-#   text hash     b188a274bb7c96fd
+#   content hash  41c123191a486efa
+#   text hash     ed59a4067e4a7fa6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

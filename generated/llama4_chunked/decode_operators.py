@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35ad2b443ae36477
-#   text hash     5823d9fbf31c8d2a
+#   content hash  538dd465b99f09da
+#   text hash     7f1a9d69ebe9132f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35ad2b443ae36477
-#   text hash     fe1f56a954d68eaa
+#   content hash  538dd465b99f09da
+#   text hash     aceb52c8cb0a4f3e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

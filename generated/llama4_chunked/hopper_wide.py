@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35ad2b443ae36477
-#   text hash     4866bbde1f1e4e83
+#   content hash  538dd465b99f09da
+#   text hash     1f49d477361aae54
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35ad2b443ae36477
-#   text hash     c1c2f0fb87c35338
+#   content hash  538dd465b99f09da
+#   text hash     bd94a0b0fdaaa6eb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35ad2b443ae36477
-#   text hash     627da114db9f4cab
+#   content hash  538dd465b99f09da
+#   text hash     5aeda3aa3f16aada
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

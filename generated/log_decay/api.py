@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  139177efe8abd0f4
-#   text hash     156c87d3cdaa9147
+#   content hash  53692c91a35475c3
+#   text hash     23e8dbb61e246550
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  139177efe8abd0f4
-#   text hash     fd11554bbc57b778
+#   content hash  53692c91a35475c3
+#   text hash     cb150b302e706cab
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

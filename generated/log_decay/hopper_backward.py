@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  139177efe8abd0f4
-#   text hash     ca0d23597a6174d5
+#   content hash  53692c91a35475c3
+#   text hash     3ca61a566a4c52c7
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  139177efe8abd0f4
-#   text hash     53162a3e8a7e664e
+#   content hash  53692c91a35475c3
+#   text hash     7820831e664cc648
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  139177efe8abd0f4
-#   text hash     817f757579f88fc6
+#   content hash  53692c91a35475c3
+#   text hash     146d8aca80a504c3
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

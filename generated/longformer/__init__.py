@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bbad776d349c1087
-#   text hash     26bf03f30a55b8f9
+#   content hash  cb194f24db2291d4
+#   text hash     41de778907006e2d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bbad776d349c1087
-#   text hash     b4e96d9342e6ac67
+#   content hash  cb194f24db2291d4
+#   text hash     b33330230dcf01b9
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

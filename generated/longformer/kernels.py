@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bbad776d349c1087
-#   text hash     745e3a45703c9fe0
+#   content hash  cb194f24db2291d4
+#   text hash     4fca563c90a643df
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bbad776d349c1087
-#   text hash     bdb55d98088c84fc
+#   content hash  cb194f24db2291d4
+#   text hash     a572c4a6296ff9c6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bbad776d349c1087
-#   text hash     a0bc2d5d27963689
+#   content hash  cb194f24db2291d4
+#   text hash     1afdb08805c4f825
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

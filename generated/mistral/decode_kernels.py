@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f69ba2ce17b9bf0
-#   text hash     8ded52f8e744cc23
+#   content hash  cabeb4c4b75bcd41
+#   text hash     4cdb396041001eac
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f69ba2ce17b9bf0
-#   text hash     ba6d851991755d08
+#   content hash  cabeb4c4b75bcd41
+#   text hash     09d22e051f9db77b
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

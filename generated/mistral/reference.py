@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f69ba2ce17b9bf0
-#   text hash     c15c4f40b7ca4047
+#   content hash  cabeb4c4b75bcd41
+#   text hash     6ce4fe2e5658960d
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

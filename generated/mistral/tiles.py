@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f69ba2ce17b9bf0
-#   text hash     d16bd9318ddd10ea
+#   content hash  cabeb4c4b75bcd41
+#   text hash     9640d44eb1cb8e4e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

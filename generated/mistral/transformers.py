@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f69ba2ce17b9bf0
-#   text hash     f36cfec94da16b10
+#   content hash  cabeb4c4b75bcd41
+#   text hash     a11ac51b41702a05
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4378cc82722491e6
-#   text hash     bd908d45a9c03c78
+#   content hash  85963729f572cee9
+#   text hash     189ace388ef58900
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

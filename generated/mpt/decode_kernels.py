@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4378cc82722491e6
-#   text hash     d676df0c329c1e6d
+#   content hash  85963729f572cee9
+#   text hash     c652953b43e78364
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

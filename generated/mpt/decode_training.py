@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4378cc82722491e6
-#   text hash     f1447f66f68a4b3f
+#   content hash  85963729f572cee9
+#   text hash     61612c556a20966f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4378cc82722491e6
-#   text hash     7f33db831d8b61bb
+#   content hash  85963729f572cee9
+#   text hash     1e7734e6d710d5ec
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

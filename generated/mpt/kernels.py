@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4378cc82722491e6
-#   text hash     3c9285757633ad47
+#   content hash  85963729f572cee9
+#   text hash     f57749ba691c89ec
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4378cc82722491e6
-#   text hash     874c44c1dac34f32
+#   content hash  85963729f572cee9
+#   text hash     2bf9947dd6d1e717
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4378cc82722491e6
-#   text hash     b001e2b21f3772e8
+#   content hash  85963729f572cee9
+#   text hash     fe339dc9cf527bac
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ab35899d0806365b
-#   text hash     b4df3ef21a53360e
+#   content hash  c2b7104900fe11bc
+#   text hash     ed4ecf72a482e5c6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

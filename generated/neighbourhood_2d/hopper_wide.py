@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ab35899d0806365b
-#   text hash     bf8065b4550a80fd
+#   content hash  c2b7104900fe11bc
+#   text hash     f1c57fbc67776011
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ab35899d0806365b
-#   text hash     c5fb7948c27947ad
+#   content hash  c2b7104900fe11bc
+#   text hash     03a0e90b98d76adf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

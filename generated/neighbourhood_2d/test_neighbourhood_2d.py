@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ab35899d0806365b
-#   text hash     92c6324f544a4b69
+#   content hash  c2b7104900fe11bc
+#   text hash     f81af4d3c6a2ae58
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

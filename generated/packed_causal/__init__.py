@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eb11d5d27987d68e
-#   text hash     16a3e76001e8a971
+#   content hash  0ae1264c684f0152
+#   text hash     a270dc47c45efaab
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

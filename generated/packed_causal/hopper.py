@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eb11d5d27987d68e
-#   text hash     abc5e67eb30d4259
+#   content hash  0ae1264c684f0152
+#   text hash     cdebbf049a08487b
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eb11d5d27987d68e
-#   text hash     4b8598cb9839cdeb
+#   content hash  0ae1264c684f0152
+#   text hash     7be3ffef0ca0dbdb
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

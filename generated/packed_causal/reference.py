@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eb11d5d27987d68e
-#   text hash     ecc2c1905db4c7a5
+#   content hash  0ae1264c684f0152
+#   text hash     b8c20bf99879b0c2
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

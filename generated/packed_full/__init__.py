@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0fbeba5eb43526c0
-#   text hash     485c75747e90d31c
+#   content hash  3d7ced6d2f9f1594
+#   text hash     0cc117842b637c08
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

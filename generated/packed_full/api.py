@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0fbeba5eb43526c0
-#   text hash     0768665396adfaed
+#   content hash  3d7ced6d2f9f1594
+#   text hash     842f37bbb27d7c06
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0fbeba5eb43526c0
-#   text hash     d87213dcc51b9b5a
+#   content hash  3d7ced6d2f9f1594
+#   text hash     26000049fa597489
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

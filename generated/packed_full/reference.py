@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0fbeba5eb43526c0
-#   text hash     0d70d6d3ca890b71
+#   content hash  3d7ced6d2f9f1594
+#   text hash     b1875c79ecac6124
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

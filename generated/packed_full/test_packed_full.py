@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0fbeba5eb43526c0
-#   text hash     8c9bdb0a44b3adda
+#   content hash  3d7ced6d2f9f1594
+#   text hash     b14aa5677b6695ac
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

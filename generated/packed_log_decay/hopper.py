@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  78eda8052c678af3
-#   text hash     e0976fd9329f1215
+#   content hash  e85b5f8c06798d78
+#   text hash     8042a5e0088d3425
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  78eda8052c678af3
-#   text hash     19f90caeee5b6e3b
+#   content hash  e85b5f8c06798d78
+#   text hash     f75e9ef18cc20979
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  78eda8052c678af3
-#   text hash     ace9b902b056a1ab
+#   content hash  e85b5f8c06798d78
+#   text hash     194ba928ef1bf1b4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d14aae6ea1ae39e
-#   text hash     52f3381c417bcdb5
+#   content hash  dc49086b42daf04c
+#   text hash     911d720be550f6df
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d14aae6ea1ae39e
-#   text hash     3f281c29840dc2e2
+#   content hash  dc49086b42daf04c
+#   text hash     f929255424ccac89
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

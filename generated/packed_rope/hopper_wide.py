@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d14aae6ea1ae39e
-#   text hash     3cfb0bd60de58bed
+#   content hash  dc49086b42daf04c
+#   text hash     3fc1c0bda3a37dce
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d14aae6ea1ae39e
-#   text hash     e58c06344c457e9e
+#   content hash  dc49086b42daf04c
+#   text hash     b4f09933d774eba6
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d14aae6ea1ae39e
-#   text hash     607f1f994f32db1b
+#   content hash  dc49086b42daf04c
+#   text hash     b546833e794f5a2f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

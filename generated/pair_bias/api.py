@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  806404c5eee2c895
-#   text hash     7db8181fb354a35b
+#   content hash  ba802125c92ab0da
+#   text hash     eb6e6f1f3d0fdac8
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

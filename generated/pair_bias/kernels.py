@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  806404c5eee2c895
-#   text hash     791b94d74aa9750e
+#   content hash  ba802125c92ab0da
+#   text hash     b908cd7412277de5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

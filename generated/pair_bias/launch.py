@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  806404c5eee2c895
-#   text hash     1a420a587f79dfc5
+#   content hash  ba802125c92ab0da
+#   text hash     95a3cc6a0a97af51
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  806404c5eee2c895
-#   text hash     777d0194ba5215f7
+#   content hash  ba802125c92ab0da
+#   text hash     6a27ba5fac2db700
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

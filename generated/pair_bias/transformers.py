@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  806404c5eee2c895
-#   text hash     c3b2c0808f3b2a31
+#   content hash  ba802125c92ab0da
+#   text hash     9865daf0bbe60e43
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

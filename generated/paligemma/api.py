@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81672dce4fa10ffd
-#   text hash     f411353b334b9769
+#   content hash  52ec36dd7e5ada03
+#   text hash     9a9f9c248c601070
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81672dce4fa10ffd
-#   text hash     46c53a0b8bfa4c59
+#   content hash  52ec36dd7e5ada03
+#   text hash     414d2c94ff6263c4
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

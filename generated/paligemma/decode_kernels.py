@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81672dce4fa10ffd
-#   text hash     29fa7467dba7d770
+#   content hash  52ec36dd7e5ada03
+#   text hash     7641c0ee2ebbe827
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

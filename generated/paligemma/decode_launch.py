@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81672dce4fa10ffd
-#   text hash     8b6d741e6bf5aa31
+#   content hash  52ec36dd7e5ada03
+#   text hash     3148e4a3b27fd91a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81672dce4fa10ffd
-#   text hash     85f9fec77f334aee
+#   content hash  52ec36dd7e5ada03
+#   text hash     82f0c403536074c3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

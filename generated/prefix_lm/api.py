@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f6a50c69baeb5f53
-#   text hash     611949d58bedfa59
+#   content hash  3c7ecf42d5471b69
+#   text hash     9de06ae5f02e9059
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f6a50c69baeb5f53
-#   text hash     e466a9ae1758b7a3
+#   content hash  3c7ecf42d5471b69
+#   text hash     0ffc633fd5aadf8a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f6a50c69baeb5f53
-#   text hash     a59130b5ef65bd05
+#   content hash  3c7ecf42d5471b69
+#   text hash     2f071d7685a9b9cb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

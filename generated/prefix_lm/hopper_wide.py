@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f6a50c69baeb5f53
-#   text hash     5bc1696801a2ea05
+#   content hash  3c7ecf42d5471b69
+#   text hash     34c344a0a03f5e2f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

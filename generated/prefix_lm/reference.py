@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f6a50c69baeb5f53
-#   text hash     af616605084913a6
+#   content hash  3c7ecf42d5471b69
+#   text hash     4889e59cf71e684f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9818fa8ebeda9300
-#   text hash     53177c94c5b452a8
+#   content hash  09ee10361bc2ede1
+#   text hash     03943f8ae6bd3f12
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9818fa8ebeda9300
-#   text hash     6f87578204f46279
+#   content hash  09ee10361bc2ede1
+#   text hash     296122eadd88ebb6
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

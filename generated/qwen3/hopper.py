@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9818fa8ebeda9300
-#   text hash     1ce9c4f2dae8ec30
+#   content hash  09ee10361bc2ede1
+#   text hash     29ba129d05dfee46
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9818fa8ebeda9300
-#   text hash     1e912ac298362a2d
+#   content hash  09ee10361bc2ede1
+#   text hash     b53f96ffdd082754
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9818fa8ebeda9300
-#   text hash     511a9af4ad2d96aa
+#   content hash  09ee10361bc2ede1
+#   text hash     8ea8d14e207b2d82
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

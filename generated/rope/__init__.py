@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  76678ceb7647993a
-#   text hash     a633407bfab64bd0
+#   content hash  72c9b350b842eaa5
+#   text hash     cc842b61dfaa93ee
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  76678ceb7647993a
-#   text hash     e5ecd1fe98aa6ca9
+#   content hash  72c9b350b842eaa5
+#   text hash     b80b9487d8e2f221
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  76678ceb7647993a
-#   text hash     4810c3c6be68b646
+#   content hash  72c9b350b842eaa5
+#   text hash     e6df0dbbdbefb555
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  76678ceb7647993a
-#   text hash     c99574de60e6eb9b
+#   content hash  72c9b350b842eaa5
+#   text hash     e336c89ec7cecb62
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  76678ceb7647993a
-#   text hash     ba548ca7d01a7db7
+#   content hash  72c9b350b842eaa5
+#   text hash     cc48fc2f9d5f3190
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  76678ceb7647993a
-#   text hash     7d546835410feb36
+#   content hash  72c9b350b842eaa5
+#   text hash     c5c7aaf4a862ca43
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  313e791a8b7bf796
-#   text hash     9e3a0e6cba2c53aa
+#   content hash  4394aabd1ec74cdd
+#   text hash     a6f1712283627e2f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  313e791a8b7bf796
-#   text hash     835db796ae219554
+#   content hash  4394aabd1ec74cdd
+#   text hash     eaf72cd2f4a4e6d4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

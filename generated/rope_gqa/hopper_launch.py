@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  313e791a8b7bf796
-#   text hash     7816547270482584
+#   content hash  4394aabd1ec74cdd
+#   text hash     0ad43c64d0ecde9b
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  313e791a8b7bf796
-#   text hash     603c03f3d080b36b
+#   content hash  4394aabd1ec74cdd
+#   text hash     47c908f645306162
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

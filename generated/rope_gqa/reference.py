@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  313e791a8b7bf796
-#   text hash     c54d7fda343f3b66
+#   content hash  4394aabd1ec74cdd
+#   text hash     983e685104ca6a5d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

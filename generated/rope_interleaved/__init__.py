@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  35cd6e34f84ced5f
-#   text hash     89ba8343691cd6c9
+#   content hash  66b3425cbceb7e00
+#   text hash     d4aeabe62650e3e0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

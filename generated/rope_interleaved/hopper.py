@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  35cd6e34f84ced5f
-#   text hash     9ba6207db822281f
+#   content hash  66b3425cbceb7e00
+#   text hash     4fad7fb497f3d8db
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  35cd6e34f84ced5f
-#   text hash     c3ed0281693130fd
+#   content hash  66b3425cbceb7e00
+#   text hash     c37614a044dcd59d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  35cd6e34f84ced5f
-#   text hash     049fabf39ea413c8
+#   content hash  66b3425cbceb7e00
+#   text hash     e02bfbc75059538b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

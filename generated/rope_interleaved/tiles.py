@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  35cd6e34f84ced5f
-#   text hash     19e11018225e22eb
+#   content hash  66b3425cbceb7e00
+#   text hash     861e95ff60832db6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cc6236ef5d69ff43
-#   text hash     9b575485b3f89426
+#   content hash  e818faef2d9bb8e1
+#   text hash     543cbfc87963b5ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

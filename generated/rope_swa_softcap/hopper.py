@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cc6236ef5d69ff43
-#   text hash     0ee56739bf809024
+#   content hash  e818faef2d9bb8e1
+#   text hash     9516ccf1af8dbe6f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

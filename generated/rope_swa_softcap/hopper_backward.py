@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cc6236ef5d69ff43
-#   text hash     61aef9e343649213
+#   content hash  e818faef2d9bb8e1
+#   text hash     cd676c4a06830d40
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -167,10 +167,10 @@ def accumulate(
         keep &= distance < 1024  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
-    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     ds = p  # by dP - delta
     ds = ds * slope0
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     dp_less_delta = warpgroup_mma_wait(1, [weighing])
     ds = ds * dp_less_delta  # [64, BLOCK_M]
     ds = ds.to(q_buffer.dtype)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cc6236ef5d69ff43
-#   text hash     d732b04a311e84cd
+#   content hash  e818faef2d9bb8e1
+#   text hash     0c67aa8a32a8d34c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

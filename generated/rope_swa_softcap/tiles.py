@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cc6236ef5d69ff43
-#   text hash     4c2b25757f26e44b
+#   content hash  e818faef2d9bb8e1
+#   text hash     48372c598587e6a9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee07d9e4569f279c
-#   text hash     0986a0b6277882f3
+#   content hash  74bf6ae3cce6b491
+#   text hash     61659eb207285ad9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee07d9e4569f279c
-#   text hash     4c0ec9d75155775c
+#   content hash  74bf6ae3cce6b491
+#   text hash     f54a1feabeb193c7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee07d9e4569f279c
-#   text hash     a615256d7052cad5
+#   content hash  74bf6ae3cce6b491
+#   text hash     93550cb54fff93e8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee07d9e4569f279c
-#   text hash     7237b75799b8ad87
+#   content hash  74bf6ae3cce6b491
+#   text hash     a1012084e09202e4
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee07d9e4569f279c
-#   text hash     ba84ae98d53fea47
+#   content hash  74bf6ae3cce6b491
+#   text hash     8134fbc48705ae2c
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

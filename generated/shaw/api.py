@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  92ede7f604569027
-#   text hash     4ccb37c45feb2d95
+#   content hash  cabccc1ec0a297ec
+#   text hash     6157f262e195e193
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  92ede7f604569027
-#   text hash     9efb0deb678be412
+#   content hash  cabccc1ec0a297ec
+#   text hash     cac9eaa0951b04ae
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

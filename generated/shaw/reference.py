@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  92ede7f604569027
-#   text hash     c8b6baad0df200fb
+#   content hash  cabccc1ec0a297ec
+#   text hash     dd5dc42885d0c165
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

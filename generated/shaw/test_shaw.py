@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  92ede7f604569027
-#   text hash     aa918dd15fc41bdb
+#   content hash  cabccc1ec0a297ec
+#   text hash     23d771a15591c8d4
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  92ede7f604569027
-#   text hash     49cf06202dc5c867
+#   content hash  cabccc1ec0a297ec
+#   text hash     b52bd9e17e7aeb05
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

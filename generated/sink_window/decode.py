@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cfb166e8e6baa12
-#   text hash     b3eeb6b141c06b18
+#   content hash  1d339b0b53774dd7
+#   text hash     207c16ded0d3d942
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cfb166e8e6baa12
-#   text hash     6cf0ebd7c650e490
+#   content hash  1d339b0b53774dd7
+#   text hash     4f3998bd74f59064
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

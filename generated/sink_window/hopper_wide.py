@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cfb166e8e6baa12
-#   text hash     1ae6d403a39d3d97
+#   content hash  1d339b0b53774dd7
+#   text hash     e671fcd3c908364c
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

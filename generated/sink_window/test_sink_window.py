@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cfb166e8e6baa12
-#   text hash     891bedc4df522c33
+#   content hash  1d339b0b53774dd7
+#   text hash     f5b55be32c33e742
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cfb166e8e6baa12
-#   text hash     6075054a93f7e8c5
+#   content hash  1d339b0b53774dd7
+#   text hash     dccd64366d037709
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8118f9e3c7d246e3
-#   text hash     fd25a88effe7b9b9
+#   content hash  d5ddaa7df81171b9
+#   text hash     ffba717223d25400
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8118f9e3c7d246e3
-#   text hash     f5b6009459638ed2
+#   content hash  d5ddaa7df81171b9
+#   text hash     a6b327fc813d0fe8
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8118f9e3c7d246e3
-#   text hash     21dfbc60988d77f2
+#   content hash  d5ddaa7df81171b9
+#   text hash     12d2da4c152d09b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

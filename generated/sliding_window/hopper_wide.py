@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8118f9e3c7d246e3
-#   text hash     62e5931d5929ade4
+#   content hash  d5ddaa7df81171b9
+#   text hash     80008550c8f6e870
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

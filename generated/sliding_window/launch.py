@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8118f9e3c7d246e3
-#   text hash     07b8b6f587ff0ea1
+#   content hash  d5ddaa7df81171b9
+#   text hash     7f1e45f0a45332d5
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

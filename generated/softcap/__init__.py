@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fab09dd015255ac3
-#   text hash     ea55da6c6640a442
+#   content hash  b563d45fe568b733
+#   text hash     e4696a7800c9de23
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fab09dd015255ac3
-#   text hash     d985250c752c6a1e
+#   content hash  b563d45fe568b733
+#   text hash     fe0dd4e779e8407d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -165,10 +165,10 @@ def accumulate(
         keep &= distance >= 0  # causal
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
-    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     ds = p  # by dP - delta
     ds = ds * slope0
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     dp_less_delta = warpgroup_mma_wait(1, [weighing])
     ds = ds * dp_less_delta  # [64, BLOCK_M]
     ds = ds.to(q_buffer.dtype)

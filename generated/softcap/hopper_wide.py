@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fab09dd015255ac3
-#   text hash     16e2b4be2c9b55bf
+#   content hash  b563d45fe568b733
+#   text hash     9da09e9dc02e6e46
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

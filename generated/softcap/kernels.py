@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fab09dd015255ac3
-#   text hash     4ddb448fa4ab1ad8
+#   content hash  b563d45fe568b733
+#   text hash     c892e1ba6e09345e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fab09dd015255ac3
-#   text hash     ced50eaf87f473bd
+#   content hash  b563d45fe568b733
+#   text hash     5db78e6d9a32deaf
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

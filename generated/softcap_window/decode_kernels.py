@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43f4321faaded2c6
-#   text hash     42fc3d04d3852709
+#   content hash  378660f76ddbf0c1
+#   text hash     c6ba53d00767bd33
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43f4321faaded2c6
-#   text hash     942e229c0c9df34c
+#   content hash  378660f76ddbf0c1
+#   text hash     b84fa9c5aa8b3a7d
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -166,10 +166,10 @@ def accumulate(
         keep &= distance < in_window  # sliding_window
         p = tl.where(keep, p, 0.0)
         slope0 = tl.where(keep, slope0, 0.0)
-    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     ds = p  # by dP - delta
     ds = ds * slope0
+    FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
     dp_less_delta = warpgroup_mma_wait(1, [weighing])
     ds = ds * dp_less_delta  # [64, BLOCK_M]
     ds = ds.to(q_buffer.dtype)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43f4321faaded2c6
-#   text hash     b2127375289ec56b
+#   content hash  378660f76ddbf0c1
+#   text hash     8b735e344a106392
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

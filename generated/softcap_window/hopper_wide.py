@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43f4321faaded2c6
-#   text hash     d7064f93de55d877
+#   content hash  378660f76ddbf0c1
+#   text hash     909d16b6b510465c
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43f4321faaded2c6
-#   text hash     2391b20aae2612f4
+#   content hash  378660f76ddbf0c1
+#   text hash     fe577ea5ec4814e5
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

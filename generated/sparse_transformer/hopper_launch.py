@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e26f29bacc280814
-#   text hash     6bb37db587a538d1
+#   content hash  a135c5aa074c5f10
+#   text hash     d831ffba16433580
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

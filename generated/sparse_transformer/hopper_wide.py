@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e26f29bacc280814
-#   text hash     0b5624867a75e229
+#   content hash  a135c5aa074c5f10
+#   text hash     aaa8ebb335c7649d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

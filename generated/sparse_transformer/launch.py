@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e26f29bacc280814
-#   text hash     da045a60e1eb4a7f
+#   content hash  a135c5aa074c5f10
+#   text hash     5e3eefa1663bce18
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

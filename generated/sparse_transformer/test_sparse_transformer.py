@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e26f29bacc280814
-#   text hash     9c96016f7897aa8b
+#   content hash  a135c5aa074c5f10
+#   text hash     1ee7cbbc43ea5b7f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

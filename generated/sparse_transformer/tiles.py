@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e26f29bacc280814
-#   text hash     1b55c53ae5327999
+#   content hash  a135c5aa074c5f10
+#   text hash     0f23706f6d2360b8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

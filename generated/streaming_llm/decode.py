@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dad513a37298efb1
-#   text hash     52e6b82db665c867
+#   content hash  58fb45f92b0f7f8d
+#   text hash     08fc7fc014d90b63
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

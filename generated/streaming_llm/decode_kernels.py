@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dad513a37298efb1
-#   text hash     5d47724d9d5cf9b2
+#   content hash  58fb45f92b0f7f8d
+#   text hash     4f28d8fd221ee819
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

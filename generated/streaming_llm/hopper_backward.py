@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dad513a37298efb1
-#   text hash     5ed175f8cf2bce94
+#   content hash  58fb45f92b0f7f8d
+#   text hash     1adee9717d19fc8c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

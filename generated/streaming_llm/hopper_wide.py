@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dad513a37298efb1
-#   text hash     500bdae60a077941
+#   content hash  58fb45f92b0f7f8d
+#   text hash     9aefddc3250f16f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

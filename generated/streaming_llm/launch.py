@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dad513a37298efb1
-#   text hash     74490a65468d35b1
+#   content hash  58fb45f92b0f7f8d
+#   text hash     ee874d2ef69a8451
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

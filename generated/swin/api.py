@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d41c3e4c6df8f426
-#   text hash     bcb8fec31c317b4e
+#   content hash  2db9f146ec30410c
+#   text hash     314f47eeb41d05f5
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d41c3e4c6df8f426
-#   text hash     bc92232008c89bd0
+#   content hash  2db9f146ec30410c
+#   text hash     634f964e73875b1f
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

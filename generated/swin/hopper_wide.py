@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d41c3e4c6df8f426
-#   text hash     3d0acc6621a777f6
+#   content hash  2db9f146ec30410c
+#   text hash     28bf5be5d2228d06
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

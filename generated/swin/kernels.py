@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d41c3e4c6df8f426
-#   text hash     b3bcfa7d5e86e66d
+#   content hash  2db9f146ec30410c
+#   text hash     c637165b04a7110b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

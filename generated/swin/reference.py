@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d41c3e4c6df8f426
-#   text hash     82285895cab02b38
+#   content hash  2db9f146ec30410c
+#   text hash     2ee17cad99a27245
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d41c3e4c6df8f426
-#   text hash     1753821e10d1b5c5
+#   content hash  2db9f146ec30410c
+#   text hash     05b12daeb06305a5
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

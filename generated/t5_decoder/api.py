@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a55e47009c405e66
-#   text hash     99ffc7f2eafb9e21
+#   content hash  13f6702f7fcb0ac6
+#   text hash     9c8140ed01c4f36e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a55e47009c405e66
-#   text hash     e1d0cc6ba4872310
+#   content hash  13f6702f7fcb0ac6
+#   text hash     9a45bdb5e8987a83
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a55e47009c405e66
-#   text hash     b029b5d157e53d57
+#   content hash  13f6702f7fcb0ac6
+#   text hash     c991910fd18e1d21
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a55e47009c405e66
-#   text hash     afeb8d3ddb8ddb57
+#   content hash  13f6702f7fcb0ac6
+#   text hash     9950e912c4b2d71e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a55e47009c405e66
-#   text hash     5971bc4fbdea7378
+#   content hash  13f6702f7fcb0ac6
+#   text hash     5a06e2f36d6087d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b397e927cc0a7c34
-#   text hash     a15ce5d3aeaad352
+#   content hash  c95ad22dd680a80b
+#   text hash     ae2b315756eb6621
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b397e927cc0a7c34
-#   text hash     35e7d9fc778dff22
+#   content hash  c95ad22dd680a80b
+#   text hash     981d56d0ada35e71
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b397e927cc0a7c34
-#   text hash     c4e2a4db9c643b91
+#   content hash  c95ad22dd680a80b
+#   text hash     4aa04b558df0d01b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

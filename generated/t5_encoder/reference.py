@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b397e927cc0a7c34
-#   text hash     120abe3abb7a4fde
+#   content hash  c95ad22dd680a80b
+#   text hash     c87139eb7f3a94b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

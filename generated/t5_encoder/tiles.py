@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b397e927cc0a7c34
-#   text hash     bec13cedbe6173a0
+#   content hash  c95ad22dd680a80b
+#   text hash     75d518292660c57c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

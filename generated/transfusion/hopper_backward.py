@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9eff41efaa5a2db
-#   text hash     29376a664dd855ae
+#   content hash  24418f3333aa375f
+#   text hash     ca9586b8a71c2012
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

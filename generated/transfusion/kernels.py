@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9eff41efaa5a2db
-#   text hash     9d97108b2a0f83bd
+#   content hash  24418f3333aa375f
+#   text hash     ec3db8e72eb2fa93
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9eff41efaa5a2db
-#   text hash     a248d7669fdcd978
+#   content hash  24418f3333aa375f
+#   text hash     42a591cefeec576b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

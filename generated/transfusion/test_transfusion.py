@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9eff41efaa5a2db
-#   text hash     d3b4ef54649b5c37
+#   content hash  24418f3333aa375f
+#   text hash     8b1841c7b36f00b8
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9eff41efaa5a2db
-#   text hash     3b60974f3aca8285
+#   content hash  24418f3333aa375f
+#   text hash     98bf422b6afc95f6
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

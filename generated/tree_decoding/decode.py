@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  12084aab630dada1
-#   text hash     ae33f540fe62ae95
+#   content hash  c04427944b865140
+#   text hash     0f207ec5741b4c64
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  12084aab630dada1
-#   text hash     aaa3f12630720449
+#   content hash  c04427944b865140
+#   text hash     cee343b0fb3e9936
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

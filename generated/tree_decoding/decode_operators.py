@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  12084aab630dada1
-#   text hash     0043ab9801b9cf8d
+#   content hash  c04427944b865140
+#   text hash     dc975b503ef08b31
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

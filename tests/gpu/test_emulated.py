@@ -113,7 +113,8 @@ SLOPES = {
     "score: [log_decay, alibi]\nmask: [causal]": True,
     "score: [{expr: 'score - (q - k) * slope'}]\ninputs: {slope: {axes: []}}\nmask: [{expr: 'k < q + 1'}]": True,
     "score: [alibi]": False,  # keys behind a query are as far away
-    "score: [alibi]\nmask: [causal]\nsink: true": False,  # whose weight hangs on what queries add
+    "score: [alibi]\nmask: [causal]\nsink: true": True,
+    "score: [log_decay]\nmask: [causal]\nsink: true": False,  # whose weight hangs on what queries add
     "score: [{expr: 'score - 0.5 * (q - 2 * k)'}]\nmask: [causal]": False,
     "score: [{expr: 'score - 0.5 * 0.25'}]\nmask: [causal]": False,
 }

@@ -52,11 +52,11 @@ def test_the_backward_pass_scales_products_alike() -> None:
         assert scored(kernel)[0] == "part0 = tanh(score, scale / 30.0)"
 
 
-def test_slopes_meet_weights_before_the_gradient_of_weights_is_waited_for() -> None:
-    """Else weights and slopes are kept beside that product, in more registers than there are."""
+def test_slopes_meet_weights_before_a_product_is_issued() -> None:
+    """Else weights and slopes are kept beside the one that is under way, in more registers than there are."""
     text = (GENERATED / "softcap" / "hopper_backward.py").read_text()
     step = text[text.index("def accumulate(") : text.index("return at + 1, dk, dv")]
-    order = ["dout_tile, dv, is_async=True)", "ds = ds * slope0", "wait(1, [weighing])", "ds = ds * dp_less_delta"]
+    order = ["ds = ds * slope0", "dout_tile, dv, is_async=True)", "wait(1, [weighing])", "ds = ds * dp_less_delta"]
     places = [step.index(line) for line in order]
     assert places == sorted(places)
 
@@ -71,3 +71,20 @@ def test_slopes_meet_weights_before_the_gradient_of_weights_is_waited_for() -> N
 )
 def test_a_step_masks_all_tiles_where_a_branch_would_keep_slopes(name: str, file: str, mixed: str) -> None:
     assert mixed in (GENERATED / name / f"{file}.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("scores", "one_each"),
+    [
+        ("{expr: 'score * score'}", True),
+        ("{expr: 'score * (q - k)'}", True),
+        ("{expr: 'score * 2'}", False),
+        ("{expr: 'score * q'}", False),
+        ("{expr: 'score + sqrt(q - k)'}", False),
+    ],
+)
+def test_so_it_does_wherever_each_score_has_a_slope_of_its_own(scores: str, one_each: bool) -> None:
+    backward = planned(scores).backward
+    assert backward and backward.terms.steep == one_each
+    code = "\n".join(line for block in backward.kernel.blocks.values() for line in lines(block))
+    assert ("mixed=True" in code, "mixed=mixed" in code) == (one_each, not one_each)

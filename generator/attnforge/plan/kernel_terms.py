@@ -210,6 +210,11 @@ class KernelTerms(KernelInputs):
         return tuple(statement for term in self.backward_terms for statement in term.guarded)
 
     @property
+    def steep(self) -> bool:
+        """True if scores have slopes of their own, one for each."""
+        return any(shared.reaches[0] == {"q", "k"} for shared in self._shared)
+
+    @property
     def outward(self) -> tuple[Statement, ...]:
         """A backward step's statements from the final score's gradient, `ds`, to the plain one's."""
         found: list[Statement] = []

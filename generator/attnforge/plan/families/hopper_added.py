@@ -88,7 +88,7 @@ class Added:
 def build(terms: KernelTerms) -> Added | None:
     """What terms add, if they do nothing else, and masks read nothing of it.
 
-    None beside a sink, as what a query adds then changes weights, too.
+    None that could learn beside a sink: what a query adds then changes weights, so that its gradient is not 0.
     """
     found = [part for term in terms.spec.scores for part in _parts(term.score, terms)]
     parts = tuple(part for part in found if part is not None)
@@ -96,7 +96,8 @@ def build(terms: KernelTerms) -> Added | None:
     vectors = all(access.form == "row" and access.input.dtype == "float" for access in read)
     alone = all(kind == "score" for access in read for kind, _ in terms.readers(access))
     once = all(sum(node == SCORE for node in term.score.walk()) == 1 for term in terms.spec.scores)
-    if not found or len(parts) < len(found) or not (vectors and alone and once) or terms.spec.sink:
+    sunk = terms.spec.sink and bool(read)
+    if not found or len(parts) < len(found) or not (vectors and alone and once) or sunk:
         return None
     return Added(parts) if {part.side for part in parts} == {"q", "k"} else None
 

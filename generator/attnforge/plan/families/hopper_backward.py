@@ -141,7 +141,7 @@ class Backward:
     @property
     def _masks_all(self) -> bool:
         """True if all tiles take the mask: across a branch weights and slopes would take too many registers."""
-        return bool(self.terms.guarded)
+        return self.terms.steep
 
     @property
     def _head_loads(self) -> tuple[Statement, ...]:
@@ -385,7 +385,7 @@ class Backward:
 
     @property
     def _sloped(self) -> tuple[Statement, ...]:
-        """What a weight is multiplied by, while it waits for dP: where inputs learn, scores have slopes of 1."""
+        """What weights are multiplied by, at once, or slopes wait for dP as well: where inputs learn, they are 1."""
         slopes = () if self.terms.sums else self.terms.outward
         return (Statement("ds", "p", label="by dP - delta"), *slopes) if slopes else ()
 

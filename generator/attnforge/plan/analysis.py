@@ -73,10 +73,16 @@ class Analysis:
         return () if self.spec.scores else (IN_LOG2,)
 
     @property
+    def inner_scale(self) -> str:
+        """What terms want products of queries and keys to be multiplied by."""
+        op, number = self.by_query.factored.inner
+        return "scale" if number == 1 else f"scale {op} {number!r}"
+
+    @property
     def scaling(self) -> str:
         """What a step does to a product of queries and keys at once: without terms, the scale waits for log2 units."""
-        op, number = self.by_query.factored.inner
-        return "" if not self.spec.scores else " * scale" if number == 1 else f" * (scale {op} {number!r})"
+        scale = self.inner_scale
+        return "" if not self.spec.scores else " * scale" if scale == "scale" else f" * ({scale})"
 
     @property
     def slope(self) -> str:

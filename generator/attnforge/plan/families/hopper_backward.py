@@ -339,7 +339,7 @@ class Backward:
     def _scored(self) -> tuple[Statement, ...]:
         """The statements from a product of keys and queries to the score."""
         loads = tuple(map(self._laid_out, self._step_loads))
-        return loads if self._in_log2 else hopper_scores.scaled(self.shared.analysis, loads, self._inward)
+        return hopper_scores.scaled(self.shared.analysis, loads, self._inward)
 
     @property
     def _step_loads(self) -> tuple[Statement, ...]:
@@ -354,7 +354,7 @@ class Backward:
     @property
     def _in_log2(self) -> bool:
         """True if products become scores in log2 units at once."""
-        return self.added is not None or not self.shared.spec.scores
+        return not self._inward
 
     @property
     def _exponent(self) -> str:

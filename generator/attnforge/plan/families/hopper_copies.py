@@ -11,17 +11,12 @@ _COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Stat
 
 def values(p: SharedParameters) -> tuple[Block, ...]:
     """The statements that copy a tile of values, once its keys are on their way."""
-
-    def copied(barrier: str) -> tuple[Statement, ...]:
-        copy = f"copy_tile(v_desc, rows, {barrier}, v_buffer.index(stage))"
-        return Statement("", f"mbarrier.expect({barrier}, v_desc.block_type.nbytes)"), Statement("", copy)
-
-    plain = copied("v_ready.index(stage)")
+    plain = _copied("v", "v_ready.index(stage)")
     if not p.storage.cut:
         return plain
     tail: tuple[Block, ...] = (
         Comment("the next sequence's values: 0 times a NaN would be NaN"),
-        *copied("v_come"),
+        *_copied("v", "v_come"),
         Statement("", "mbarrier.wait(v_come, ends & 1)"),
         Statement("", "clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)"),
         Statement("", "mbarrier.arrive(v_ready.index(stage), count=1)"),
@@ -57,20 +52,21 @@ def keys(p: SharedParameters) -> tuple[Block, ...]:
 
 def queries(p: SharedParameters) -> tuple[Block, ...]:
     """The statements that copy a tile of queries and one of dout in the backward pass."""
-
-    def copied(x: str, barrier: str) -> tuple[Block, ...]:
-        copy = f"copy_tile({x}_desc, rows, {barrier}, {x}_buffer.index(stage))"
-        return Statement("", f"mbarrier.expect({barrier}, {x}_desc.block_type.nbytes)"), Statement("", copy)
-
-    plain = (*copied("q", "q_ready.index(stage)"), *copied("dout", "dout_ready.index(stage)"))
+    plain = (*_copied("q", "q_ready.index(stage)"), *_copied("dout", "dout_ready.index(stage)"))
     if not p.storage.cut:
         return plain
     tail: list[Block] = [_CUT]
     for x in ("q", "dout"):
-        tail += (*copied(x, "come"), *_COME)
+        tail += (*_copied(x, "come"), *_COME)
         tail.append(Statement("", f"clear_behind(matrix({x}_buffer, stage), q_len - q_start, BLOCK_M)"))
         tail.append(Statement("", f"mbarrier.arrive({x}_ready.index(stage), count=1)"))
     return (Branch("q_start + BLOCK_M > q_len", tuple(tail), plain),)
+
+
+def _copied(x: str, barrier: str) -> tuple[Statement, ...]:
+    """The statements that copy the rows at hand of a tensor into a stage, which a barrier counts."""
+    copy = f"copy_tile({x}_desc, rows, {barrier}, {x}_buffer.index(stage))"
+    return Statement("", f"mbarrier.expect({barrier}, {x}_desc.block_type.nbytes)"), Statement("", copy)
 
 
 def _per_worker(body: tuple[Block, ...]) -> Block:

@@ -256,7 +256,7 @@ class Forward:
     @property
     def _in_log2(self) -> bool:
         """True if products become scores in log2 units at once."""
-        return self.added is not None or not self.shared.spec.scores
+        return not self._score
 
     @property
     def _score(self) -> tuple[Statement, ...]:
@@ -266,8 +266,7 @@ class Forward:
     @property
     def _scored(self) -> tuple[Statement, ...]:
         """The statements from a product of queries and keys to the score."""
-        loads = self._loads("step")
-        return loads if self._in_log2 else hopper_scores.scaled(self.shared.analysis, loads, self._score)
+        return hopper_scores.scaled(self.shared.analysis, self._loads("step"), self._score)
 
     @property
     def _begun(self) -> tuple[Statement, ...]:
@@ -290,7 +289,8 @@ class Forward:
     @property
     def _taken(self) -> tuple[str, ...]:
         """What each further one takes."""
-        return ("at", "visits", "acc", "packed", *_RUNNING, *targets(self._begun), *_FIXED, "WEIGHTS", *_TURNS)
+        at, *more = self._first_taken
+        return (at, "visits", "acc", "packed", *more, "WEIGHTS", *_TURNS)
 
     @property
     def _begin_comes(self) -> tuple[Statement, ...]:

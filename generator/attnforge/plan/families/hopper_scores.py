@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ...expressions.functions import FUNCTIONS
 from ..analysis import Analysis
@@ -19,23 +19,15 @@ _CALLS = re.compile(rf"\b({'|'.join(sorted(OF_SCORES))})\(score\)")
 def scaled(given: Analysis, loads: Sequence[Statement], terms: Sequence[Statement]) -> tuple[Statement, ...]:
     """The statements that scale a product, and make the final score of it by terms and what these load.
 
-    The scale is a factor of such a function, at no cost, if nothing else reads the product.
+    The scale is a factor of such a function, at no cost, if nothing else reads the product; without terms it waits for
+    log2 units.
     """
-    scale = given.scaling.removeprefix(" * ")
-    readers = [statement.value for statement in _before_the_first_score(terms)]
-    calls = sum(len(_CALLS.findall(value)) for value in readers)
-    if calls != 1 or sum(len(re.findall(r"\bscore\b", value)) for value in readers) != 1:
-        return (Statement("score", f"score * {scale}"), *loads, *terms)
-    scale = scale.removeprefix("(").removesuffix(")")
-    called = (
-        dataclasses.replace(one, value=_CALLS.sub(rf"\1(score, {scale})", one.value)) for one in terms[: len(readers)]
-    )
-    return (*loads, *called, *terms[len(readers) :])
-
-
-def _before_the_first_score(terms: Sequence[Statement]) -> Iterator[Statement]:
-    """The statements that see the product: up to the one that puts a score in its place."""
-    for statement in terms:
-        yield statement
-        if statement.target == "score":
-            return
+    if not terms:
+        return tuple(loads)
+    first = [statement.target for statement in terms].index("score") + 1  # that many see the product
+    seen = " ".join(statement.value for statement in terms[:first])
+    if not _CALLS.search(seen) or len(re.findall(r"\bscore\b", seen)) > 1:
+        return (Statement("score", f"score{given.scaling}"), *loads, *terms)
+    call = rf"\1(score, {given.inner_scale})"
+    called = (dataclasses.replace(one, value=_CALLS.sub(call, one.value)) for one in terms[:first])
+    return (*loads, *called, *terms[first:])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c8bda5a5c7b91b38
-#   text hash     e85afb0e8dd11dee
+#   content hash  f9d02bc249c33b06
+#   text hash     b8781288c8561aeb
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

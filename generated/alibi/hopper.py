@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c8bda5a5c7b91b38
-#   text hash     7eac206903815a86
+#   content hash  f9d02bc249c33b06
+#   text hash     5a6460db47f4c5c9
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c8bda5a5c7b91b38
-#   text hash     1eed63b3233148c0
+#   content hash  f9d02bc249c33b06
+#   text hash     b1da084dd86187ff
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c8bda5a5c7b91b38
-#   text hash     28c2625d5f32f92b
+#   content hash  f9d02bc249c33b06
+#   text hash     4c9ef8a90530f043
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c8bda5a5c7b91b38
-#   text hash     108dcf8c041e01a0
+#   content hash  f9d02bc249c33b06
+#   text hash     122fd4d0f8a7f99b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f6787131cb396817
-#   text hash     b2f5dad99301168d
+#   content hash  224e7d0866bc1416
+#   text hash     fbfa17359d00cbd9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f6787131cb396817
-#   text hash     89081f6b03580ad8
+#   content hash  224e7d0866bc1416
+#   text hash     bc0d4d9ba28123e4
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

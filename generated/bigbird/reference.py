@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f6787131cb396817
-#   text hash     6493ec7ba7921ae1
+#   content hash  224e7d0866bc1416
+#   text hash     9d7af3d56b3ebc17
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f6787131cb396817
-#   text hash     7b3c5a4d1d3b48f9
+#   content hash  224e7d0866bc1416
+#   text hash     862e5cf7d4c88a94
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51796a967ab32be0
-#   text hash     4efa9ede2a34743c
+#   content hash  c7caf144981da288
+#   text hash     b529143915d8b368
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

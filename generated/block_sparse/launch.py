@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51796a967ab32be0
-#   text hash     eefdbb91cde89f25
+#   content hash  c7caf144981da288
+#   text hash     e1421a99107b876a
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

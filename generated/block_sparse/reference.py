@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51796a967ab32be0
-#   text hash     6fface6d2e37691c
+#   content hash  c7caf144981da288
+#   text hash     b2aa025e2a38349e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

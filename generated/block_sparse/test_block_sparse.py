@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51796a967ab32be0
-#   text hash     802a46e6ad9ae1b0
+#   content hash  c7caf144981da288
+#   text hash     c70c4a03607fc578
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51796a967ab32be0
-#   text hash     88c49e5b4e58b1b2
+#   content hash  c7caf144981da288
+#   text hash     511b5df465a65200
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf76ea91b9ce7b3d
-#   text hash     b17122812ed29df0
+#   content hash  35c22491b3eca3cc
+#   text hash     8ba5675dc91e5c8d
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

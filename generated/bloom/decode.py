@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf76ea91b9ce7b3d
-#   text hash     78bd47ee629eb32f
+#   content hash  35c22491b3eca3cc
+#   text hash     80f59fb0255f26c9
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

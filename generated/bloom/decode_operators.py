@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf76ea91b9ce7b3d
-#   text hash     ee92d077b4529852
+#   content hash  35c22491b3eca3cc
+#   text hash     4aa926fa7146cb1e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf76ea91b9ce7b3d
-#   text hash     95c1fa005d117ab6
+#   content hash  35c22491b3eca3cc
+#   text hash     95f01d5bc2e81eb4
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf76ea91b9ce7b3d
-#   text hash     3e5b17b968a59075
+#   content hash  35c22491b3eca3cc
+#   text hash     9df4392ef97e32e8
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

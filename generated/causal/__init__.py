@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e20df9c7aca565fe
-#   text hash     bd03b102294d7bc4
+#   content hash  a072822d76129a08
+#   text hash     3fb2d07575567a23
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

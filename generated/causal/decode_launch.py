@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e20df9c7aca565fe
-#   text hash     73f583796da30f92
+#   content hash  a072822d76129a08
+#   text hash     0a5d37cefb4e8e87
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

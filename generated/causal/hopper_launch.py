@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e20df9c7aca565fe
-#   text hash     4396a87b9ce5b024
+#   content hash  a072822d76129a08
+#   text hash     658c8df133db3939
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e20df9c7aca565fe
-#   text hash     7d277926ffde730e
+#   content hash  a072822d76129a08
+#   text hash     bca020c2dcffeb89
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e20df9c7aca565fe
-#   text hash     c41c9a5c49992d7a
+#   content hash  a072822d76129a08
+#   text hash     92d8455850dd6a13
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e20df9c7aca565fe
-#   text hash     f91eda89a9f94d99
+#   content hash  a072822d76129a08
+#   text hash     e7240d52361ec4bb
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cb607c088dc2ec9
-#   text hash     0ea3ee66560b9df3
+#   content hash  82f3babf70b671ef
+#   text hash     391f5b013b0c6083
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

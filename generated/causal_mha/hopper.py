@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cb607c088dc2ec9
-#   text hash     85768e67b883222b
+#   content hash  82f3babf70b671ef
+#   text hash     aab10a4cb67be221
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

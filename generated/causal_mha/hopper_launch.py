@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cb607c088dc2ec9
-#   text hash     5d7cd8c6d4756619
+#   content hash  82f3babf70b671ef
+#   text hash     f4651acddebd422a
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

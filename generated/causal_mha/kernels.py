@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cb607c088dc2ec9
-#   text hash     8ba22a64dcbbe147
+#   content hash  82f3babf70b671ef
+#   text hash     c362041eba4714f4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cb607c088dc2ec9
-#   text hash     80416994cb9ef751
+#   content hash  82f3babf70b671ef
+#   text hash     4c58b08238386de0
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

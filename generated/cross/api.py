@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b5fc1912b0e82e62
-#   text hash     765f082262fef52d
+#   content hash  04f75e463c84e5ec
+#   text hash     fdb7cc24b1016684
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b5fc1912b0e82e62
-#   text hash     f25ff9bd9dc13fa7
+#   content hash  04f75e463c84e5ec
+#   text hash     8ced4f4bfac1fcec
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

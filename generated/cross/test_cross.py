@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b5fc1912b0e82e62
-#   text hash     cd6ae9fea04972ef
+#   content hash  04f75e463c84e5ec
+#   text hash     a92968c374647478
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

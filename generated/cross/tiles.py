@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b5fc1912b0e82e62
-#   text hash     fb0cd1aa5077bf29
+#   content hash  04f75e463c84e5ec
+#   text hash     eeaf573a6e18eda5
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

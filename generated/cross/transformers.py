@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b5fc1912b0e82e62
-#   text hash     ff3b7c7e1afcf1c5
+#   content hash  04f75e463c84e5ec
+#   text hash     ed78877f377a7ac2
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d24722765b8e38c
-#   text hash     cb3540b5869d2c7d
+#   content hash  d816a2092f803dd6
+#   text hash     7aad5caf45fa28fa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d24722765b8e38c
-#   text hash     c7e01cf07bc7ffba
+#   content hash  d816a2092f803dd6
+#   text hash     c7d2b5f8f7336245
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d24722765b8e38c
-#   text hash     eae68c6e46879bec
+#   content hash  d816a2092f803dd6
+#   text hash     031d926e12d2b5ca
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -113,5 +113,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+    "backward": {64: (1024,), 128: (896,), 256: (1024,), (256, 128): (1024,)},
 }

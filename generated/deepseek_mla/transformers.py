@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d24722765b8e38c
-#   text hash     29e609685c8f26e8
+#   content hash  d816a2092f803dd6
+#   text hash     0a123a7ba9688b8b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

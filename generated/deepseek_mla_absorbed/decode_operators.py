@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2720dbf4056a8c8d
-#   text hash     e8964d3e7e74b18f
+#   content hash  243da41246c83652
+#   text hash     5b00603fedc911ac
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

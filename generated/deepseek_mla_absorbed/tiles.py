@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2720dbf4056a8c8d
-#   text hash     8f90835a92539113
+#   content hash  243da41246c83652
+#   text hash     eed53b64a9561f88
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9645376255ba351a
-#   text hash     e585039ca243bce6
+#   content hash  b76f62b29e7483e9
+#   text hash     b4f6f8136add5032
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9645376255ba351a
-#   text hash     2372b3a6c2020691
+#   content hash  b76f62b29e7483e9
+#   text hash     1e34736a6b8aaf8c
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9645376255ba351a
-#   text hash     dcc0983ed910e55d
+#   content hash  b76f62b29e7483e9
+#   text hash     ca70725a4aec084a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9645376255ba351a
-#   text hash     64724f69953fcfe5
+#   content hash  b76f62b29e7483e9
+#   text hash     f632df210290a8fe
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  997d4cbe067cfa43
-#   text hash     db39cb58acf97f3d
+#   content hash  a9f3a2730750eab4
+#   text hash     36c510f43ce45661
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  997d4cbe067cfa43
-#   text hash     f493424fda46c1a8
+#   content hash  a9f3a2730750eab4
+#   text hash     f1d6b9ee0345c953
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  997d4cbe067cfa43
-#   text hash     92c9f59883394eac
+#   content hash  a9f3a2730750eab4
+#   text hash     f64ba0f4332547b6
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

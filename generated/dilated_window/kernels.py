@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  997d4cbe067cfa43
-#   text hash     7e8f4dbf5045db22
+#   content hash  a9f3a2730750eab4
+#   text hash     496d340ad2b3b212
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

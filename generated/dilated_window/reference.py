@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  997d4cbe067cfa43
-#   text hash     18f458e89b9d629f
+#   content hash  a9f3a2730750eab4
+#   text hash     86365b217c85e2d2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bb54151e880557d3
-#   text hash     6c29c2273f2ef896
+#   content hash  59c389f78c11030f
+#   text hash     6cef7935848ad280
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

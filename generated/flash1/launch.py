@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bb54151e880557d3
-#   text hash     dc8880974361303b
+#   content hash  59c389f78c11030f
+#   text hash     e9ea3dde961a93ea
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

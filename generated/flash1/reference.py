@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bb54151e880557d3
-#   text hash     95f3b6c21d72d2c3
+#   content hash  59c389f78c11030f
+#   text hash     a429fd1f303fb391
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

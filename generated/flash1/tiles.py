@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bb54151e880557d3
-#   text hash     660d51b2dbb6da99
+#   content hash  59c389f78c11030f
+#   text hash     35f293dfdc215331
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

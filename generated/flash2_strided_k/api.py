@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  587fb07e054f255b
-#   text hash     1f5173be8c6d5785
+#   content hash  7ac19fdacc3b0ea9
+#   text hash     98e92f65bbc9eb82
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

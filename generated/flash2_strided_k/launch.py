@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  587fb07e054f255b
-#   text hash     ee18d24d4d9f0ea3
+#   content hash  7ac19fdacc3b0ea9
+#   text hash     c06d7e81095303b7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

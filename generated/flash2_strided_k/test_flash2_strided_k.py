@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  587fb07e054f255b
-#   text hash     7c82dd9ea4e26950
+#   content hash  7ac19fdacc3b0ea9
+#   text hash     a08755c63abbe97c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  968bbbbd2be4b7cb
-#   text hash     3b87e7ff44640015
+#   content hash  5fec8d294e80fe93
+#   text hash     d55f063795187d11
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  968bbbbd2be4b7cb
-#   text hash     cda5dc18e0fa1481
+#   content hash  5fec8d294e80fe93
+#   text hash     4e27ae1e1aaac0a7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

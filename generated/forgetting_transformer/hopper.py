@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  968bbbbd2be4b7cb
-#   text hash     da888d49dd090a47
+#   content hash  5fec8d294e80fe93
+#   text hash     3f04cb5917bfe0ee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

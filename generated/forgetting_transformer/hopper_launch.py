@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  968bbbbd2be4b7cb
-#   text hash     575a6a0099d1182b
+#   content hash  5fec8d294e80fe93
+#   text hash     250c79a1b2006fbb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

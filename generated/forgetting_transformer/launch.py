@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  968bbbbd2be4b7cb
-#   text hash     7fa53abaad83213f
+#   content hash  5fec8d294e80fe93
+#   text hash     76321a23ea4e5202
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

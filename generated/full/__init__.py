@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     8f67a551c9860f61
+#   content hash  97be4db1ecd1299e
+#   text hash     018ab12ed426feaf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

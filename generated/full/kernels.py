@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     04187cc1d9010a76
+#   content hash  97be4db1ecd1299e
+#   text hash     99722bc68bfceb8e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

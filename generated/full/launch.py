@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     1d11ba107d26dc5d
+#   content hash  97be4db1ecd1299e
+#   text hash     91b43ab1120eea9e
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

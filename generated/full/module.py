@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     82f9b14b40c6c888
+#   content hash  97be4db1ecd1299e
+#   text hash     fd448da681b05e1b
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     d2f336f9bf085a24
+#   content hash  97be4db1ecd1299e
+#   text hash     d26a40bb7bec18f7
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

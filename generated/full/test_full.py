@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     f58a80637ebe986d
+#   content hash  97be4db1ecd1299e
+#   text hash     552f03517f97944c
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

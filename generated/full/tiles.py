@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     a60afd3909ef25f2
+#   content hash  97be4db1ecd1299e
+#   text hash     ea2899adbbee05a4
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2dc128b0ed56b0ea
-#   text hash     7aef94c938a1f5cf
+#   content hash  97be4db1ecd1299e
+#   text hash     d4df4374f5c8923c
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

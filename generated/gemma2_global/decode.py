@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f3c25900b125323
-#   text hash     405728cdd3fbb3b9
+#   content hash  b456788bcaff0af4
+#   text hash     6921fcc4a2816e7c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

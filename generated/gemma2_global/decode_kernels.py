@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f3c25900b125323
-#   text hash     b5351a22c3c95adf
+#   content hash  b456788bcaff0af4
+#   text hash     a9a9761eb71de693
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

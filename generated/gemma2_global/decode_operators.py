@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f3c25900b125323
-#   text hash     a44701f3ee0657f2
+#   content hash  b456788bcaff0af4
+#   text hash     87b147250a8b3fb3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

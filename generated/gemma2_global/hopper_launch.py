@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f3c25900b125323
-#   text hash     0d0e81bdd0a7476f
+#   content hash  b456788bcaff0af4
+#   text hash     5774bb4e9ae5778c
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f3c25900b125323
-#   text hash     b8a4517f1735cc36
+#   content hash  b456788bcaff0af4
+#   text hash     5202322fab340986
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

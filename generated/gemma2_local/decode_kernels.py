@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a1f44f147761fd77
-#   text hash     06c5d5ffabed21a3
+#   content hash  3377cc12366016a6
+#   text hash     5b4771c25c61e0ba
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a1f44f147761fd77
-#   text hash     f4e05d83746247eb
+#   content hash  3377cc12366016a6
+#   text hash     ad32724ac7cc326a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a1f44f147761fd77
-#   text hash     9bed1e834a5b66e1
+#   content hash  3377cc12366016a6
+#   text hash     f85fd56ee5d6382e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

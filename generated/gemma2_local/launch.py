@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a1f44f147761fd77
-#   text hash     1cfbcccee4a111a2
+#   content hash  3377cc12366016a6
+#   text hash     8a617bfad1cab934
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a1f44f147761fd77
-#   text hash     dbcdfb27965bfa0d
+#   content hash  3377cc12366016a6
+#   text hash     924b9826a9496143
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a1f44f147761fd77
-#   text hash     a18fff558c140406
+#   content hash  3377cc12366016a6
+#   text hash     34a71fb348558a32
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}

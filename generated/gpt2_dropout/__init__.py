@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d66dce21ffc76028
-#   text hash     c9ce278a791861d2
+#   content hash  150c4ac81d04532a
+#   text hash     9ec650dff65153f5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d66dce21ffc76028
-#   text hash     373f913f4c5ffd22
+#   content hash  150c4ac81d04532a
+#   text hash     264921b3e7e4b7da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d66dce21ffc76028
-#   text hash     ad5ffed2e0835922
+#   content hash  150c4ac81d04532a
+#   text hash     cee0e75626666283
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d66dce21ffc76028
-#   text hash     1f1d1c90840302bd
+#   content hash  150c4ac81d04532a
+#   text hash     4eb7afad65b40dcf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d66dce21ffc76028
-#   text hash     eadf6073a668f924
+#   content hash  150c4ac81d04532a
+#   text hash     c42c6279b825bf5b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

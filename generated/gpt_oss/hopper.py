@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fea9f90b65baf84
-#   text hash     5ed92c076478c646
+#   content hash  ac6aaed1acfed551
+#   text hash     d2b3e81dc928b8b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

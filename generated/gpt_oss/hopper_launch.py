@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fea9f90b65baf84
-#   text hash     9443cefb1b5e4409
+#   content hash  ac6aaed1acfed551
+#   text hash     0f9d2c366ebde243
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

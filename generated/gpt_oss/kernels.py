@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fea9f90b65baf84
-#   text hash     d89524f004d53033
+#   content hash  ac6aaed1acfed551
+#   text hash     2dc92177cd32d80b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

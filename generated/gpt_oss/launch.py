@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fea9f90b65baf84
-#   text hash     86129d385e4cd373
+#   content hash  ac6aaed1acfed551
+#   text hash     356640a6a8e2d711
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

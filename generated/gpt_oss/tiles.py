@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fea9f90b65baf84
-#   text hash     5f938aa494acdeb6
+#   content hash  ac6aaed1acfed551
+#   text hash     408a370f4bf20e38
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+    "backward": {64: (1024,), 128: (896,), 256: (1024,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb098a4fc881c414
-#   text hash     1a377bf889c97bd2
+#   content hash  7904630a4a259b2e
+#   text hash     b316443d31060b40
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

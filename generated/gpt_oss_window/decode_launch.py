@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb098a4fc881c414
-#   text hash     686081105ca55d8e
+#   content hash  7904630a4a259b2e
+#   text hash     7266a9c099d5011d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

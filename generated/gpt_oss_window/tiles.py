@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb098a4fc881c414
-#   text hash     ea57424c23a6dd07
+#   content hash  7904630a4a259b2e
+#   text hash     07935b646131534e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (512,), 256: (0,)}, "backward": {256: (2048,)}}

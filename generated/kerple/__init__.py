@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  180cc3e4d120c1bd
-#   text hash     f4f98d5ac1d733a4
+#   content hash  0fc1c16d770c7498
+#   text hash     34c8e6d451630ce3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  180cc3e4d120c1bd
-#   text hash     0f920c04a93de014
+#   content hash  0fc1c16d770c7498
+#   text hash     e4be7f97f3af986a
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  180cc3e4d120c1bd
-#   text hash     39766bfc3f21e4ed
+#   content hash  0fc1c16d770c7498
+#   text hash     daeabc63c43464ee
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  180cc3e4d120c1bd
-#   text hash     a6a79d896677972d
+#   content hash  0fc1c16d770c7498
+#   text hash     85e5a18b8fcb241b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

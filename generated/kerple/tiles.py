@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  180cc3e4d120c1bd
-#   text hash     1a1262f9438c2ee2
+#   content hash  0fc1c16d770c7498
+#   text hash     1a7be9e6d7030aa3
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

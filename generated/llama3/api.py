@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c5b9dcff38fd7ec5
-#   text hash     80161948b97c44f7
+#   content hash  77f192eb79e8e20a
+#   text hash     ac46ff65af82904a
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c5b9dcff38fd7ec5
-#   text hash     5fc4f39db7339558
+#   content hash  77f192eb79e8e20a
+#   text hash     d3e5b5022437b38d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c5b9dcff38fd7ec5
-#   text hash     2ac75f2d4a5acf26
+#   content hash  77f192eb79e8e20a
+#   text hash     e4035724d65498e2
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

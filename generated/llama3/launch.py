@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c5b9dcff38fd7ec5
-#   text hash     e36ca561462e6fa5
+#   content hash  77f192eb79e8e20a
+#   text hash     143404f5019a2260
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

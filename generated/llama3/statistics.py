@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c5b9dcff38fd7ec5
-#   text hash     cc5ad34b39a65cc4
+#   content hash  77f192eb79e8e20a
+#   text hash     272da79df7a5c8de
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

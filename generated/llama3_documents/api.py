@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  41c123191a486efa
-#   text hash     506b2c536b107052
+#   content hash  703f6e551b820f58
+#   text hash     4733f234aaced30b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

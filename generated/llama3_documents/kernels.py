@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  41c123191a486efa
-#   text hash     0f2e1e5bf70798cf
+#   content hash  703f6e551b820f58
+#   text hash     4d7d4dbdb4c48f17
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

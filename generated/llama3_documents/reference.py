@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  41c123191a486efa
-#   text hash     7bf8e93083a69c49
+#   content hash  703f6e551b820f58
+#   text hash     03ad30c73f638531
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  538dd465b99f09da
-#   text hash     a7365b76a83f7872
+#   content hash  11b9e794395dd397
+#   text hash     2aa2e30466f3ac01
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  538dd465b99f09da
-#   text hash     62be2e049a6c53f0
+#   content hash  11b9e794395dd397
+#   text hash     474f7587cf9ea8af
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

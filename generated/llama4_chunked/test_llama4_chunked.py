@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  538dd465b99f09da
-#   text hash     5aeda3aa3f16aada
+#   content hash  11b9e794395dd397
+#   text hash     7872690f985f5cc7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

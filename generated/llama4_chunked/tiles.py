@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  538dd465b99f09da
-#   text hash     32b391f88bc9d09c
+#   content hash  11b9e794395dd397
+#   text hash     ebb7f8530c676367
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (2048,), 256: (2048,)},
+    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
 }

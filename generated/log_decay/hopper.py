@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53692c91a35475c3
-#   text hash     cb150b302e706cab
+#   content hash  4342866a5f9fd232
+#   text hash     7dbc898112c6106f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53692c91a35475c3
-#   text hash     15c16cd1d6a7fa67
+#   content hash  4342866a5f9fd232
+#   text hash     44a3527af6eb2ff4
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

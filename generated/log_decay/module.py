@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53692c91a35475c3
-#   text hash     bdf107d791c4f4c7
+#   content hash  4342866a5f9fd232
+#   text hash     648a0989502ef286
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53692c91a35475c3
-#   text hash     6e8159a86228e23c
+#   content hash  4342866a5f9fd232
+#   text hash     63073cafad8f95da
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb194f24db2291d4
-#   text hash     41de778907006e2d
+#   content hash  930309c2e5a9c787
+#   text hash     db1f6a3c390fef63
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb194f24db2291d4
-#   text hash     b3cc7578aacf11ff
+#   content hash  930309c2e5a9c787
+#   text hash     445dfd2324539c1e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb194f24db2291d4
-#   text hash     8f1bce4ce227abe9
+#   content hash  930309c2e5a9c787
+#   text hash     af8c1f5940e53779
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

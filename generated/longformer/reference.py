@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb194f24db2291d4
-#   text hash     a572c4a6296ff9c6
+#   content hash  930309c2e5a9c787
+#   text hash     3580a07a90a5d570
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb194f24db2291d4
-#   text hash     1afdb08805c4f825
+#   content hash  930309c2e5a9c787
+#   text hash     da70a0316253a818
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {256: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cabeb4c4b75bcd41
-#   text hash     7b0fc35381185173
+#   content hash  ea5af5eacb4024a5
+#   text hash     a94ae9eeb20fe06b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

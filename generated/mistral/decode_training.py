@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cabeb4c4b75bcd41
-#   text hash     e5dd727b5f8bc785
+#   content hash  ea5af5eacb4024a5
+#   text hash     0bb3aed476fe7aa1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

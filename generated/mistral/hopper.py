@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cabeb4c4b75bcd41
-#   text hash     e31fc1274fa9216c
+#   content hash  ea5af5eacb4024a5
+#   text hash     5795dcaf8b64277d
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cabeb4c4b75bcd41
-#   text hash     36ac50e3d16c81dc
+#   content hash  ea5af5eacb4024a5
+#   text hash     52fc956bfad251b9
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -32,6 +32,8 @@ Symbols
     weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
     weights_ready, weights_free
                               barriers that they stand there, and that they may be written over
+    below                     -delta in each row of a tile of scores: a product adds dp to it
+    dp_less_delta             dp - delta, in the order of threads
     factors                   dS, [64, BLOCK_M] by stage
     factors_ready, factors_free
                               for each of these stages such barriers
@@ -63,8 +65,6 @@ Symbols
     kv_ready                  for each stage of these a barrier that keys and values have come
     free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
     turn                      the stage that is at hand
-    below                     -delta in each row of a tile of scores: a product adds dp to it
-    dp_less_delta             dp - delta, in the order of threads
 """
 
 import triton.language as tl
@@ -76,7 +76,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import runtime
 from .hopper import apart, barriers, matrix, score_product, store_rows
-from .hopper_backward import by_threads, load_tiles, over_columns, place_of
+from .hopper_backward import by_threads, load_tiles, place_of
 from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
@@ -124,6 +124,13 @@ def weigh(
     dv = warpgroup_mma_wait(0, [dv])
     mbarrier.arrive(free.index(stage), count=1)
     return at + 1, dv
+
+
+@gluon.jit
+def over_columns(x, SCORES: gl.constexpr):
+    """A value for each column, in 64 rows; as each register is written by itself, products take them as they are."""
+    rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
 
 
 @gluon.jit

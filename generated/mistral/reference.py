@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cabeb4c4b75bcd41
-#   text hash     6ce4fe2e5658960d
+#   content hash  ea5af5eacb4024a5
+#   text hash     2e59130d5c6c403b
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85963729f572cee9
-#   text hash     189ace388ef58900
+#   content hash  d2cca68d3ea3067a
+#   text hash     50232a41d7279d50
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85963729f572cee9
-#   text hash     1be3e8cb7eee754e
+#   content hash  d2cca68d3ea3067a
+#   text hash     516439feb0aa92cd
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85963729f572cee9
-#   text hash     8aae639d222a1dc5
+#   content hash  d2cca68d3ea3067a
+#   text hash     4ef65f2f9e930c8b
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85963729f572cee9
-#   text hash     1e7734e6d710d5ec
+#   content hash  d2cca68d3ea3067a
+#   text hash     bf7d4aa0e99e1e5d
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85963729f572cee9
-#   text hash     f57749ba691c89ec
+#   content hash  d2cca68d3ea3067a
+#   text hash     74905bc6a6e43497
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

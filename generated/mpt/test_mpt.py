@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85963729f572cee9
-#   text hash     6b799f2ec81dd458
+#   content hash  d2cca68d3ea3067a
+#   text hash     a0fa1c734bfbfdd2
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

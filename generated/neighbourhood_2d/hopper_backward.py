@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c2b7104900fe11bc
-#   text hash     395d425fb7ca998d
+#   content hash  fe8117a5c9260a12
+#   text hash     4c8bcec2242d56a5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -65,11 +65,9 @@ Symbols
     kv_free                   for each a barrier that both workers are done with them
     k_tiles                   the keys of each worker
     free                      for each stage of the buffers a barrier that workers are done with it
-    factors                   ds as workers exchange it, [64, BLOCK_M] by stage and worker
+    factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
     factors_ready             for each of these stages a barrier that both workers have stored theirs
     turn                      the stage that is at hand
-    below                     -delta in each row of a tile of scores: a product adds dp to it
-    dp_less_delta             dp - delta
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
 """
@@ -119,13 +117,6 @@ def prepare(
 
 
 @gluon.jit
-def over_columns(x, SCORES: gl.constexpr):
-    """A value for each column, in 64 rows; as each register is written by itself, products take them as they are."""
-    rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
-
-
-@gluon.jit
 def by_threads(x):
     """[64, 64] as a product leaves it, in the order of threads: each has four neighbours of 16 bytes."""
     return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
@@ -144,11 +135,10 @@ def accumulate(
     k_len, sum_tile, scale_log2, k_pos, q_begin = terms
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
-    mbarrier.wait(dout_ready.index(stage), phase)
-    below = over_columns(-delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES)), SCORES)
     mbarrier.wait(q_ready.index(stage), phase)
     scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), below, is_async=True)
+    mbarrier.wait(dout_ready.index(stage), phase)
+    weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
@@ -168,15 +158,18 @@ def accumulate(
             tl.abs(tl.minimum(tl.maximum(floor_mod(q_pos[None, :], 32), 3), 28) - k_pos[:, None] % 32) <= 3
         )  # neighbourhood
         p = tl.where(keep, p, 0.0)
+    dp = warpgroup_mma_wait(0, [weighing])
+    # [BLOCK_M]
+    delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
+    ds = p * (dp - delta[None, :])  # [64, BLOCK_M]
+    ds = ds.to(q_buffer.dtype)
+    turn = at & 1
+    factors.index(turn * 2 + WORKER).permute((1, 0)).store(ds)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
-    dp_less_delta = warpgroup_mma_wait(1, [weighing])
-    ds = p * dp_less_delta  # [64, BLOCK_M]
-    ds = ds.to(q_buffer.dtype)
-    # both workers' keys have a share in dQ
-    turn = at & 1
-    factors.index(turn * 2 + WORKER).store(ds)
+    # both workers' keys have a share in dQ; the share before is read by now, and this wait takes no barrier of its own
     fence_async_shared()
+    tma.store_wait(0)
     mbarrier.arrive(factors_ready.index(turn), count=1)
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
     # 64 rows and 64 columns of it are this worker's
@@ -185,11 +178,10 @@ def accumulate(
     SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     share = gl.full([64, 64], 0.0, gl.float32, SHARE)
     for i in gl.static_range(BLOCK_N // 64):
-        left = factors.index(turn * 2 + i).slice(AHEAD, 64, 1).permute((1, 0))
+        left = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
         share = warpgroup_mma(left, k_tiles[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
     adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
-    tma.store_wait(0)
     shares.index(WORKER).store(by_threads(share))
     fence_async_shared()
     place = sum_tile + q_start // 64 * (BLOCK_D // 64) + WORKER
@@ -398,8 +390,8 @@ def backward(
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     lse_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
     delta_buffer = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], PLAIN)
-    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], q_desc.dtype)
-    factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, 64, BLOCK_M], TILE)
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, 64], q_desc.dtype)
+    factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, BLOCK_M, 64], TILE)
     shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
     # where programs take tiles in turns, stages of keys also wait for the word which tile they are
     keys = (k_buffer, v_buffer, barriers(K_STAGES, K_STAGES))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c2b7104900fe11bc
-#   text hash     29469549843c60c2
+#   content hash  fe8117a5c9260a12
+#   text hash     a7686e46eef8e91a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

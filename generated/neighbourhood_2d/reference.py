@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c2b7104900fe11bc
-#   text hash     365577beb04741f8
+#   content hash  fe8117a5c9260a12
+#   text hash     a82c4709f480844d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c2b7104900fe11bc
-#   text hash     6c68f664952c262a
+#   content hash  fe8117a5c9260a12
+#   text hash     788f298c643b37bc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (0,)}, "backward": {256: (2048,)}}

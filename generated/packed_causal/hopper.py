@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ae1264c684f0152
-#   text hash     cdebbf049a08487b
+#   content hash  fe0fac70b3aec49f
+#   text hash     636c9ca8ad385062
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ae1264c684f0152
-#   text hash     f390db5b3b698240
+#   content hash  fe0fac70b3aec49f
+#   text hash     b3ae689eefda0ff8
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ae1264c684f0152
-#   text hash     a3b822e7692a5c94
+#   content hash  fe0fac70b3aec49f
+#   text hash     29ba4be389f60c82
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

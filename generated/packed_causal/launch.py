@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ae1264c684f0152
-#   text hash     df97bc6e0ab28bb2
+#   content hash  fe0fac70b3aec49f
+#   text hash     d17b188364f4f579
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

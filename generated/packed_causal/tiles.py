@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0ae1264c684f0152
-#   text hash     1b47279d88184d85
+#   content hash  fe0fac70b3aec49f
+#   text hash     a7cb4af0da552b34
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d7ced6d2f9f1594
-#   text hash     04f6cf3916da346f
+#   content hash  97dc191c20bb0c08
+#   text hash     5999df4518b69f72
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d7ced6d2f9f1594
-#   text hash     26000049fa597489
+#   content hash  97dc191c20bb0c08
+#   text hash     f0ad74357fa2bc99
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d7ced6d2f9f1594
-#   text hash     f75917fb86532056
+#   content hash  97dc191c20bb0c08
+#   text hash     97bd27c23a438f6d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

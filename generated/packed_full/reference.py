@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d7ced6d2f9f1594
-#   text hash     b1875c79ecac6124
+#   content hash  97dc191c20bb0c08
+#   text hash     8d7c047c8f00daa6
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

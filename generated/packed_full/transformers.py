@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d7ced6d2f9f1594
-#   text hash     cfccd3db22c6dd99
+#   content hash  97dc191c20bb0c08
+#   text hash     0f87c84d2fff35d7
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e85b5f8c06798d78
-#   text hash     5ade30a1ad8d19c2
+#   content hash  e07c8bfd233c5cc3
+#   text hash     9209e5ea15ad2084
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

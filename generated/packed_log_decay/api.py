@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e85b5f8c06798d78
-#   text hash     d79f00b524bef17b
+#   content hash  e07c8bfd233c5cc3
+#   text hash     dc628a477363d841
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e85b5f8c06798d78
-#   text hash     7d1ea4a6c20bc595
+#   content hash  e07c8bfd233c5cc3
+#   text hash     184b15af8be710ca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e85b5f8c06798d78
-#   text hash     4d04d4251013ef9d
+#   content hash  e07c8bfd233c5cc3
+#   text hash     4ef11b18328020c4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

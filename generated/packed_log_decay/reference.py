@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e85b5f8c06798d78
-#   text hash     194ba928ef1bf1b4
+#   content hash  e07c8bfd233c5cc3
+#   text hash     e83000d267d66a04
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

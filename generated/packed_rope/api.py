@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc49086b42daf04c
-#   text hash     311fbbff7dc58134
+#   content hash  0e2e8235a035cefd
+#   text hash     df47e26100611050
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

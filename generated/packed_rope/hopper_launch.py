@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc49086b42daf04c
-#   text hash     4ccfaf460626a429
+#   content hash  0e2e8235a035cefd
+#   text hash     1c490f8c857d2026
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

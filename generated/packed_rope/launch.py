@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc49086b42daf04c
-#   text hash     b998b2a5480ce549
+#   content hash  0e2e8235a035cefd
+#   text hash     9be64abb9a373264
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc49086b42daf04c
-#   text hash     cadd700101d3e729
+#   content hash  0e2e8235a035cefd
+#   text hash     c30a1a01ebf3e40c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc49086b42daf04c
-#   text hash     0e277571e3ee9dd3
+#   content hash  0e2e8235a035cefd
+#   text hash     7dc94e6b75aaf7ca
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ba802125c92ab0da
-#   text hash     3e6ba19448a9b874
+#   content hash  bb10a635c0200af5
+#   text hash     61f7f5c3e4e49e31
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ba802125c92ab0da
-#   text hash     95a3cc6a0a97af51
+#   content hash  bb10a635c0200af5
+#   text hash     9f830b3c2d499142
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

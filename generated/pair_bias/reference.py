@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ba802125c92ab0da
-#   text hash     0aeb2cb5cd032fa0
+#   content hash  bb10a635c0200af5
+#   text hash     28e1bb155969d0ef
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ba802125c92ab0da
-#   text hash     6a27ba5fac2db700
+#   content hash  bb10a635c0200af5
+#   text hash     819af89373523eda
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

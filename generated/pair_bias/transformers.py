@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ba802125c92ab0da
-#   text hash     9865daf0bbe60e43
+#   content hash  bb10a635c0200af5
+#   text hash     c6d55cf5807ce27b
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

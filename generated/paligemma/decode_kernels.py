@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52ec36dd7e5ada03
-#   text hash     7641c0ee2ebbe827
+#   content hash  c43dbce7f6b4b871
+#   text hash     1613ed3c38602d91
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

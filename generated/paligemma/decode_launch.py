@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52ec36dd7e5ada03
-#   text hash     3148e4a3b27fd91a
+#   content hash  c43dbce7f6b4b871
+#   text hash     88c5abada5bac765
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

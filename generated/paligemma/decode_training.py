@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52ec36dd7e5ada03
-#   text hash     82f0c403536074c3
+#   content hash  c43dbce7f6b4b871
+#   text hash     19c40e6cf59578e4
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

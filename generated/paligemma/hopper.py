@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52ec36dd7e5ada03
-#   text hash     15b47137e758e486
+#   content hash  c43dbce7f6b4b871
+#   text hash     a4c11368498e2f87
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

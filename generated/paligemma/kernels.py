@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52ec36dd7e5ada03
-#   text hash     b15230830959f132
+#   content hash  c43dbce7f6b4b871
+#   text hash     263c134be4176281
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c7ecf42d5471b69
-#   text hash     6c460a2ce5285059
+#   content hash  a2541479523ffc2a
+#   text hash     96b410db8f6cc19e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

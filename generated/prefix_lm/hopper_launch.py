@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c7ecf42d5471b69
-#   text hash     2304853f59bca055
+#   content hash  a2541479523ffc2a
+#   text hash     3639d331bcdd60c2
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

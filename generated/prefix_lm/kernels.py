@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c7ecf42d5471b69
-#   text hash     9a1254839b98b06c
+#   content hash  a2541479523ffc2a
+#   text hash     8e48a98bc38dc52e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c7ecf42d5471b69
-#   text hash     6f759d86322e8843
+#   content hash  a2541479523ffc2a
+#   text hash     34e28fef649f6a74
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+    "backward": {64: (1024,), 128: (896,), 256: (1024,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09ee10361bc2ede1
-#   text hash     03943f8ae6bd3f12
+#   content hash  4324895883826fad
+#   text hash     01677b19b470239f
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

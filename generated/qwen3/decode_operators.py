@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09ee10361bc2ede1
-#   text hash     9db0beae274d6c5d
+#   content hash  4324895883826fad
+#   text hash     eecc3a3002fe8735
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

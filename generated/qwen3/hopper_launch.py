@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09ee10361bc2ede1
-#   text hash     b988f0ffb4816828
+#   content hash  4324895883826fad
+#   text hash     97a74b3a87702f94
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09ee10361bc2ede1
-#   text hash     8ea8d14e207b2d82
+#   content hash  4324895883826fad
+#   text hash     9413a72f9c386304
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09ee10361bc2ede1
-#   text hash     36f0d2418e41a88e
+#   content hash  4324895883826fad
+#   text hash     0481975d53e03154
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

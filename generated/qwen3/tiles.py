@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09ee10361bc2ede1
-#   text hash     511aa39dc02743fc
+#   content hash  4324895883826fad
+#   text hash     1872c458c5c0e4e6
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+    "backward": {64: (1024,), 128: (896,), 256: (1024,), (256, 128): (1024,)},
 }

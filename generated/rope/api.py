@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  72c9b350b842eaa5
-#   text hash     7febd5b12bb9365b
+#   content hash  b2d91ba42a4c109b
+#   text hash     663177dba4db0c6e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

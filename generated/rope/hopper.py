@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  72c9b350b842eaa5
-#   text hash     4cb523932dcdf14b
+#   content hash  b2d91ba42a4c109b
+#   text hash     2c0969b47cc45d61
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  72c9b350b842eaa5
-#   text hash     e6df0dbbdbefb555
+#   content hash  b2d91ba42a4c109b
+#   text hash     45c6cd9e55792137
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

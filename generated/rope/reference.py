@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  72c9b350b842eaa5
-#   text hash     01955c034621a628
+#   content hash  b2d91ba42a4c109b
+#   text hash     38dd8c3db401dee4
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

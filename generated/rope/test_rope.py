@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  72c9b350b842eaa5
-#   text hash     cc48fc2f9d5f3190
+#   content hash  b2d91ba42a4c109b
+#   text hash     a1c2dc6b221bf2fd
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

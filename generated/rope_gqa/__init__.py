@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4394aabd1ec74cdd
-#   text hash     a6f1712283627e2f
+#   content hash  1bb707d05024f1fc
+#   text hash     27392a1ae2c89b9a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

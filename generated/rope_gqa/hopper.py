@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4394aabd1ec74cdd
-#   text hash     66e7806ac0f56a06
+#   content hash  1bb707d05024f1fc
+#   text hash     324d55d053488d00
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

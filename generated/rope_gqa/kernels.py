@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4394aabd1ec74cdd
-#   text hash     fded6435f420280e
+#   content hash  1bb707d05024f1fc
+#   text hash     821af7671ff8f6ae
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

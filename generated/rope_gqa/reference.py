@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4394aabd1ec74cdd
-#   text hash     983e685104ca6a5d
+#   content hash  1bb707d05024f1fc
+#   text hash     7b1432210db95970
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4394aabd1ec74cdd
-#   text hash     da497d5f176052c3
+#   content hash  1bb707d05024f1fc
+#   text hash     da3b01601b217a45
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (0,), 256: (0,)},
-    "backward": {64: (1024,), 128: (0,), 256: (1024,), (256, 128): (1024,)},
+    "backward": {64: (1024,), 128: (896,), 256: (1024,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66b3425cbceb7e00
-#   text hash     2f9fe81d030d1c70
+#   content hash  02b37e7490e576f8
+#   text hash     c6f28e5c186f70f2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66b3425cbceb7e00
-#   text hash     4fad7fb497f3d8db
+#   content hash  02b37e7490e576f8
+#   text hash     6f89f41da39c293e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66b3425cbceb7e00
-#   text hash     21f67b29a89e523b
+#   content hash  02b37e7490e576f8
+#   text hash     3b9565af5146c387
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66b3425cbceb7e00
-#   text hash     096303c6c797ca37
+#   content hash  02b37e7490e576f8
+#   text hash     9a07707e10a98e90
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66b3425cbceb7e00
-#   text hash     2343e67b42590dc7
+#   content hash  02b37e7490e576f8
+#   text hash     af505852346c4310
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

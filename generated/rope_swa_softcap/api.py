@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e818faef2d9bb8e1
-#   text hash     543cbfc87963b5ba
+#   content hash  7ad564897b2dfb9f
+#   text hash     13141b2274f1a2ed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e818faef2d9bb8e1
-#   text hash     9516ccf1af8dbe6f
+#   content hash  7ad564897b2dfb9f
+#   text hash     9c9c10a2a33c9de6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

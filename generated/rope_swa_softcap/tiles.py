@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e818faef2d9bb8e1
-#   text hash     48372c598587e6a9
+#   content hash  7ad564897b2dfb9f
+#   text hash     dc5d088073662dc9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {256: (1024,)}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}

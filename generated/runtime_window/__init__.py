@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74bf6ae3cce6b491
-#   text hash     71b7b42e4ce5d4e5
+#   content hash  eba417cd881dee8f
+#   text hash     f078f4119026c652
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

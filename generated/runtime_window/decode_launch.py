@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74bf6ae3cce6b491
-#   text hash     d5cb49d1f33c932e
+#   content hash  eba417cd881dee8f
+#   text hash     356bf7793ddef18f
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

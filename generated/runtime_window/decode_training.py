@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74bf6ae3cce6b491
-#   text hash     93550cb54fff93e8
+#   content hash  eba417cd881dee8f
+#   text hash     b674644c6f3f77b6
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

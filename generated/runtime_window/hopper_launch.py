@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74bf6ae3cce6b491
-#   text hash     5fc088658408c620
+#   content hash  eba417cd881dee8f
+#   text hash     e9f4b437b7420876
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

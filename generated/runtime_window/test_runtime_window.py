@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74bf6ae3cce6b491
-#   text hash     80634f55656e445d
+#   content hash  eba417cd881dee8f
+#   text hash     cc9ca4c32d4cd0eb
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74bf6ae3cce6b491
-#   text hash     7e00b55b787961e9
+#   content hash  eba417cd881dee8f
+#   text hash     22c26d90def21fa6
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,8 +95,8 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (2048,), 256: (2048,)},
+    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
 }
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 1000}}
+HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 500, 128: 600}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cabccc1ec0a297ec
-#   text hash     6157f262e195e193
+#   content hash  4dae9df2f2eb4839
+#   text hash     a90c8fed5d041924
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cabccc1ec0a297ec
-#   text hash     d19b6aa8691c0c3b
+#   content hash  4dae9df2f2eb4839
+#   text hash     8e781bf0f7e2f69f
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

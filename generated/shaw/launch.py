@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cabccc1ec0a297ec
-#   text hash     cac9eaa0951b04ae
+#   content hash  4dae9df2f2eb4839
+#   text hash     b9829f0ef16064fa
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

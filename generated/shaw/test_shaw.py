@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cabccc1ec0a297ec
-#   text hash     23d771a15591c8d4
+#   content hash  4dae9df2f2eb4839
+#   text hash     dc3f82ba12cbf31b
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cabccc1ec0a297ec
-#   text hash     b52bd9e17e7aeb05
+#   content hash  4dae9df2f2eb4839
+#   text hash     c5a4cfd02888e10c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

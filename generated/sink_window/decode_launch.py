@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d339b0b53774dd7
-#   text hash     50430e18da5013b5
+#   content hash  7e86bdb3cf9251ba
+#   text hash     b3ac42723a284155
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

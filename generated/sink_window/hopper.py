@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d339b0b53774dd7
-#   text hash     cd90796eeb5565c4
+#   content hash  7e86bdb3cf9251ba
+#   text hash     06cb9a04ac765525
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

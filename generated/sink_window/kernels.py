@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d339b0b53774dd7
-#   text hash     7749cb3bbf0e18d5
+#   content hash  7e86bdb3cf9251ba
+#   text hash     7d33b70be254bc99
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d339b0b53774dd7
-#   text hash     06d5561a0abfc8f3
+#   content hash  7e86bdb3cf9251ba
+#   text hash     8c2d1d610555eeb7
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

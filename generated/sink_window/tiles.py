@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d339b0b53774dd7
-#   text hash     2a7a382f163935d0
+#   content hash  7e86bdb3cf9251ba
+#   text hash     15609ec77e7e70e1
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -113,8 +113,8 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (512,), 128: (512,), 256: (0,)},
-    "backward": {64: (1024,), 128: (2048,), 256: (2048,)},
+    "backward": {64: (1024,), 128: (1024,), 256: (2048,)},
 }
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 1000}}
+HOPPER_REACH = {"forward": {64: 1000, 128: 100}, "backward": {64: 500, 128: 600}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d339b0b53774dd7
-#   text hash     dccd64366d037709
+#   content hash  7e86bdb3cf9251ba
+#   text hash     b4c0a1b0e5c182e9
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d5ddaa7df81171b9
-#   text hash     0b6b3d49e05f1e65
+#   content hash  3e0a979234061756
+#   text hash     d05366ec963d058c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d5ddaa7df81171b9
-#   text hash     0dd31cdd6c4a8e2b
+#   content hash  3e0a979234061756
+#   text hash     92645e26ce8189b0
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d5ddaa7df81171b9
-#   text hash     3dd0912f113500e3
+#   content hash  3e0a979234061756
+#   text hash     8aa5bbc3718d7613
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d5ddaa7df81171b9
-#   text hash     7316bfdb3f2efe80
+#   content hash  3e0a979234061756
+#   text hash     b7e46b35bf4a624e
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

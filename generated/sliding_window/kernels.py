@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d5ddaa7df81171b9
-#   text hash     0d634d8fc3d9a3a5
+#   content hash  3e0a979234061756
+#   text hash     a42ca9bfd1708d6e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b563d45fe568b733
-#   text hash     463d5d9ae3f351df
+#   content hash  018a674916c45519
+#   text hash     847a0fe1f89ef902
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b563d45fe568b733
-#   text hash     c892e1ba6e09345e
+#   content hash  018a674916c45519
+#   text hash     a603daa0b709c273
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

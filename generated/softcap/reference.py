@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b563d45fe568b733
-#   text hash     5db78e6d9a32deaf
+#   content hash  018a674916c45519
+#   text hash     7c47a7c963990fe8
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b563d45fe568b733
-#   text hash     91a349c14289ecd0
+#   content hash  018a674916c45519
+#   text hash     c3cb3492e122568c
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  378660f76ddbf0c1
-#   text hash     98a43ad6d441e217
+#   content hash  9070461c3e16813c
+#   text hash     276e4a3efc65dc8e
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  378660f76ddbf0c1
-#   text hash     00fd96958100b29e
+#   content hash  9070461c3e16813c
+#   text hash     9a5f00e8b4dda22c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  378660f76ddbf0c1
-#   text hash     fc83c4f75e28c1eb
+#   content hash  9070461c3e16813c
+#   text hash     88df20a7d7c71caf
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  378660f76ddbf0c1
-#   text hash     8b735e344a106392
+#   content hash  9070461c3e16813c
+#   text hash     1c871b117b4cd1a1
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

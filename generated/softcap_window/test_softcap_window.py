@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  378660f76ddbf0c1
-#   text hash     fe417c77badc3f6b
+#   content hash  9070461c3e16813c
+#   text hash     cfe90b4b070c1f20
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

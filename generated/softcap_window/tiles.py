@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  378660f76ddbf0c1
-#   text hash     fe577ea5ec4814e5
+#   content hash  9070461c3e16813c
+#   text hash     b444c9db1a8d26fd
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,7 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {128: (2048,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (2048,), 256: (1024,)}, "backward": {64: (2048,), 128: (1024,), 256: (2048,)}}
 
 # how many keys before its own a query must be able to see for that, by columns of a tile
-HOPPER_REACH = {"forward": {128: 2000, 256: 1000}}
+HOPPER_REACH = {"forward": {128: 2000, 256: 1000}, "backward": {64: 1000, 128: 500}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a135c5aa074c5f10
-#   text hash     4a05f311d2d311e9
+#   content hash  50d9f0e08d3f74a8
+#   text hash     b6d8cf58faf9f94c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a135c5aa074c5f10
-#   text hash     ea8af41ad11ba56e
+#   content hash  50d9f0e08d3f74a8
+#   text hash     a32ca6058dd7a6bf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

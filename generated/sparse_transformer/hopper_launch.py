@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a135c5aa074c5f10
-#   text hash     d831ffba16433580
+#   content hash  50d9f0e08d3f74a8
+#   text hash     0fa529d83a2bd2a8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a135c5aa074c5f10
-#   text hash     5e3eefa1663bce18
+#   content hash  50d9f0e08d3f74a8
+#   text hash     96962052daed95ef
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58fb45f92b0f7f8d
-#   text hash     a553c0116833d479
+#   content hash  35cacca7e41d58e3
+#   text hash     c68abb539c0b0213
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58fb45f92b0f7f8d
-#   text hash     4f28d8fd221ee819
+#   content hash  35cacca7e41d58e3
+#   text hash     a78ffa5e2333ef38
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58fb45f92b0f7f8d
-#   text hash     2157d0520a045c1c
+#   content hash  35cacca7e41d58e3
+#   text hash     f49e21d817e41a1e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

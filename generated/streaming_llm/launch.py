@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58fb45f92b0f7f8d
-#   text hash     ee874d2ef69a8451
+#   content hash  35cacca7e41d58e3
+#   text hash     9aebf4c58c19847d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

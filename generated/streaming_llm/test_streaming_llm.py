@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58fb45f92b0f7f8d
-#   text hash     6afe3c9a7dd5b1fc
+#   content hash  35cacca7e41d58e3
+#   text hash     8128c9997d42b115
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

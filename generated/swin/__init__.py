@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2db9f146ec30410c
-#   text hash     b00ece6b7f5e1f7a
+#   content hash  206aa8916d0ad944
+#   text hash     77763b439b205d87
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2db9f146ec30410c
-#   text hash     314f47eeb41d05f5
+#   content hash  206aa8916d0ad944
+#   text hash     ff4277af1058aa84
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2db9f146ec30410c
-#   text hash     99731c0562efe284
+#   content hash  206aa8916d0ad944
+#   text hash     3bb3dfb5ce0a05af
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2db9f146ec30410c
-#   text hash     2ee17cad99a27245
+#   content hash  206aa8916d0ad944
+#   text hash     cb9c011c964ed0fb
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2db9f146ec30410c
-#   text hash     05b12daeb06305a5
+#   content hash  206aa8916d0ad944
+#   text hash     f5cc4821aeadbad8
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

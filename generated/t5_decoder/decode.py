@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13f6702f7fcb0ac6
-#   text hash     46d2a689c64b0bdf
+#   content hash  bba3802b0f9c9f46
+#   text hash     829a6d94ba746bc1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

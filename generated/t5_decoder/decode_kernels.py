@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13f6702f7fcb0ac6
-#   text hash     1646b5cb41c6b2f7
+#   content hash  bba3802b0f9c9f46
+#   text hash     832763058e132678
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

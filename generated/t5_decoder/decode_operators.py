@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13f6702f7fcb0ac6
-#   text hash     e7d949eb0694ff14
+#   content hash  bba3802b0f9c9f46
+#   text hash     0833c0be032025f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13f6702f7fcb0ac6
-#   text hash     d2dadc8849c45054
+#   content hash  bba3802b0f9c9f46
+#   text hash     f65856221d7d98d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  13f6702f7fcb0ac6
-#   text hash     127bb51f592d1590
+#   content hash  bba3802b0f9c9f46
+#   text hash     c30ee0120fe5a489
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c95ad22dd680a80b
-#   text hash     3932b371a9df2410
+#   content hash  2d31156c209d6a87
+#   text hash     e51bf5cbbc473a0d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

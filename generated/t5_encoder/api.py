@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c95ad22dd680a80b
-#   text hash     017998ceb6fab3a2
+#   content hash  2d31156c209d6a87
+#   text hash     4471da202729b77b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c95ad22dd680a80b
-#   text hash     9b0aa1383a64280c
+#   content hash  2d31156c209d6a87
+#   text hash     103443f9696d10bf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

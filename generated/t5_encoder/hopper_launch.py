@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c95ad22dd680a80b
-#   text hash     098987bd5ec7896b
+#   content hash  2d31156c209d6a87
+#   text hash     bfd14d9a4bc37e94
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

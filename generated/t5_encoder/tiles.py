@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c95ad22dd680a80b
-#   text hash     75d518292660c57c
+#   content hash  2d31156c209d6a87
+#   text hash     05bde3e2389fda8d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  24418f3333aa375f
-#   text hash     9b815aeb07c5ea93
+#   content hash  190db1faf561063a
+#   text hash     df687a2506915935
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  24418f3333aa375f
-#   text hash     a8a834ae27fb99f3
+#   content hash  190db1faf561063a
+#   text hash     b309acfcc939b327
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  24418f3333aa375f
-#   text hash     ec3db8e72eb2fa93
+#   content hash  190db1faf561063a
+#   text hash     15c66378049b0ccd
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  24418f3333aa375f
-#   text hash     6473f6e396581d2e
+#   content hash  190db1faf561063a
+#   text hash     7a3fe8d4b6592cb0
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

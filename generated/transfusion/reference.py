@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  24418f3333aa375f
-#   text hash     42a591cefeec576b
+#   content hash  190db1faf561063a
+#   text hash     3fe95ebb83d7a465
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

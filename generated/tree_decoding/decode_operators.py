@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c04427944b865140
-#   text hash     dc975b503ef08b31
+#   content hash  ada19dd260bb2bb4
+#   text hash     b50323c60415abe8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c04427944b865140
-#   text hash     02245a266def2d8b
+#   content hash  ada19dd260bb2bb4
+#   text hash     3f65c7db5291c16f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

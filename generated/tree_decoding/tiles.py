@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c04427944b865140
-#   text hash     dbbebdae50e4570d
+#   content hash  ada19dd260bb2bb4
+#   text hash     bf23b5f569e25c48
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -235,7 +235,7 @@ MORE = {
         "causal/hopper.py", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)", "stage = stage"
     ),
     "a share of dQ stored over one that is added": (
-        "causal/hopper_backward.py", "    tma.store_wait(0)\n    shares", "    shares"
+        "causal/hopper_backward.py", "    tma.store_wait(0)\n    mbarrier", "    mbarrier"
     ),
     "a packed tile that no program takes": (
         "packed_causal/hopper.py", "tl.num_programs(0) + taken", "tl.num_programs(0) + 2 * taken"

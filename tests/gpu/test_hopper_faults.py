@@ -46,7 +46,7 @@ FAULTS = {
     ),
     "dQ of the first worker's keys alone": (BACKWARD, "factors.index(turn * 2 + i)", "factors.index(turn * 2)"),
     "dQ added to the tile of the other worker": (BACKWARD, "* (BLOCK_D // 64) + WORKER", "* (BLOCK_D // 64)"),
-    "delta with the other sign": (BACKWARD, "over_columns(-delta_buffer", "over_columns(delta_buffer"),
+    "delta with the other sign": (BACKWARD, "(dp - delta[None, :])", "(dp + delta[None, :])"),
     "the first worker's keys for both": (BACKWARD, "k_tiles[WORKER]", "k_tiles[0]"),
     "wide heads' mixed tiles without their mask": (WIDE, "tl.where(keep, p, 0.0)", "tl.where(keep, p, p)"),
     "weights read before they are there": (WIDE, "mbarrier.wait(weights_ready, at & 1)", "turn = at & 1"),
@@ -69,7 +69,7 @@ FAULTS = {
     "what the first keys add": (ADDED, "k_start + gl.arange(0, BLOCK_N, LINE)", "gl.arange(0, BLOCK_N, LINE)"),
     "what the next keys add waited for": (ADDED, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
     "the scale applied once more": (CAPPED, "tanh(score, scale / 30.0)", "tanh(score * scale, scale / 30.0)"),
-    "weights left out of the gradient of scores": (SLOPED, "    ds = ds * dp_less_delta ", "    ds = dp_less_delta "),
+    "weights left out of the gradient of scores": (SLOPED, "    ds = ds * (dp - delta", "    ds = (dp - delta"),
     "what a query adds left out": (ADDED, "below = q_added[:, None] + ", "below = 0 * q_added[:, None] + "),
 }  # fmt: skip
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads

@@ -9,14 +9,15 @@ import pytest
 from attnforge.language import spec
 from attnforge.plan import plan
 from attnforge.plan.families.hopper import Hopper
+from attnforge.plan.families.hopper_backward import Backward
 from attnforge.plan.parameters import Kernel
 from attnforge.plan.statements import lines
 
 GENERATED = Path(__file__).parents[2] / "generated"
 
 
-def planned(scores: str) -> Hopper:
-    text = f"name: mine\ndescription: A trial.\nmask: [causal]\nscore: [{scores}]\n"
+def planned(scores: str, masks: str = "causal") -> Hopper:
+    text = f"name: mine\ndescription: A trial.\nmask: [{masks}]\nscore: [{scores}]\n"
     found = plan.build(spec.loads(text, Path(), shown="mine.yaml")).hopper
     assert found and found.backward
     return found
@@ -52,39 +53,63 @@ def test_the_backward_pass_scales_products_alike() -> None:
         assert scored(kernel)[0] == "part0 = tanh(score, scale / 30.0)"
 
 
-def test_slopes_meet_weights_before_a_product_is_issued() -> None:
-    """Else weights and slopes are kept beside the one that is under way, in more registers than there are."""
+def test_slopes_meet_weights_before_the_product_under_way_is_waited_for() -> None:
+    """Else weights and slopes are kept beside what it makes, in more registers than there are."""
     text = (GENERATED / "softcap" / "hopper_backward.py").read_text()
     step = text[text.index("def accumulate(") : text.index("return at + 1, dk, dv")]
-    order = ["ds = ds * slope0", "dout_tile, dv, is_async=True)", "wait(1, [weighing])", "ds = ds * dp_less_delta"]
+    order = [
+        "ds = ds * slope0",
+        "wait(0, [weighing])",
+        "ds = ds * (dp - delta",
+        ".store(ds)",
+        "dout_tile, dv, is_async",
+    ]
     places = [step.index(line) for line in order]
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "mixed"),
-    [
-        ("softcap", "hopper_backward", "mixed=True"),
-        ("softcap", "hopper_wide", "mixed=mixed"),
-        ("causal", "hopper_backward", "mixed=mixed"),
-    ],
-)
-def test_a_step_masks_all_tiles_where_a_branch_would_keep_slopes(name: str, file: str, mixed: str) -> None:
-    assert mixed in (GENERATED / name / f"{file}.py").read_text()
-
-
-@pytest.mark.parametrize(
-    ("scores", "one_each"),
-    [
-        ("{expr: 'score * score'}", True),
-        ("{expr: 'score * (q - k)'}", True),
-        ("{expr: 'score * 2'}", False),
-        ("{expr: 'score * q'}", False),
-        ("{expr: 'score + sqrt(q - k)'}", False),
-    ],
-)
-def test_so_it_does_wherever_each_score_has_a_slope_of_its_own(scores: str, one_each: bool) -> None:
-    backward = planned(scores).backward
-    assert backward and backward.terms.steep == one_each
+def masks_all(backward: Backward) -> bool:
+    """Whether all tiles take the mask; else it stands under a branch."""
     code = "\n".join(line for block in backward.kernel.blocks.values() for line in lines(block))
-    assert ("mixed=True" in code, "mixed=mixed" in code) == (one_each, not one_each)
+    assert ("mixed=True" in code) != ("mixed=mixed" in code)
+    return "mixed=True" in code
+
+
+@pytest.mark.parametrize(
+    ("scores", "one_each", "everywhere"),
+    [
+        ("", False, True),
+        ("{expr: 'score * 2'}", False, True),
+        ("{expr: 'score * score'}", True, True),
+        ("{expr: 'score * (q - k)'}", True, True),
+        ("{expr: 'score * q'}", False, False),
+        ("{expr: 'score + sqrt(q - k)'}", False, False),
+    ],
+)
+def test_all_tiles_take_a_band_where_registers_are_left_or_scores_have_slopes(
+    scores: str, one_each: bool, everywhere: bool
+) -> None:
+    found = planned(scores)
+    assert found.backward and found.wide
+    assert found.backward.terms.steep == one_each
+    assert masks_all(found.backward) == everywhere
+    assert not masks_all(found.wide)
+
+
+@pytest.mark.parametrize(
+    ("masks", "band"),
+    [
+        ("causal, {sliding_window: {size: 64}}", True),
+        ("{expr: 'q >= k and q < k + 5'}", True),
+        ("{expr: 'q - k >= 2'}", True),
+        ("{expr: 'abs(q - k) <= 4'}", False),
+        ("{expr: 'k - q <= 4'}", False),  # keys behind the last one have a comparison of their own
+        ("{expr: 'q >= k or k < 4'}", False),
+        ("{expr: 'q >= k and k % 2 == 0'}", False),
+    ],
+)
+def test_a_mask_that_is_no_band_stands_under_a_branch(masks: str, band: bool) -> None:
+    backward = planned("", masks).backward
+    assert backward and masks_all(backward) == band
+    steep = planned("softcap: {cap: 30}", masks).backward
+    assert steep and masks_all(steep)

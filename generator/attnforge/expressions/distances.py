@@ -50,6 +50,14 @@ def as_one(condition: Node) -> Node:
     return dataclasses.replace(condition, args=tuple(map(as_one, condition.args)))
 
 
+def bounds_one(condition: Node) -> bool:
+    """True if a condition does no more than bound how far a key stands before a query."""
+    if condition.op == "and":
+        return all(map(bounds_one, condition.args))
+    made = as_one(condition)
+    return made.op in _TURNED and made.args[0] == DISTANCE
+
+
 def _signs(form: Linear) -> tuple[int, int]:
     """The factors of both positions in a sum."""
     return form.factor(variable("q")), form.factor(variable("k"))

@@ -278,15 +278,13 @@ def _on_hopper_backward(plan: Plan) -> Iterator[Row]:
     yield "kv_free", "for each a barrier that both workers are done with them"
     yield "k_tiles", "the keys of each worker"
     yield "free", "for each stage of the buffers a barrier that workers are done with it"
-    yield "factors", "ds as workers exchange it, [64, BLOCK_M] by stage and worker"
+    yield "factors", "ds as workers exchange it, [BLOCK_M, 64] by stage and worker"
     yield "factors_ready", "for each of these stages a barrier that both workers have stored theirs"
     yield "turn", "the stage that is at hand"
     yield (
         "k_added",
         "what terms add to all scores of a key, in log2 units; what they add to a query's is taken from its LSE",
     )
-    yield "below", "-delta in each row of a tile of scores: a product adds dp to it"
-    yield "dp_less_delta", "dp - delta"
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
 
@@ -295,6 +293,8 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
     """Those of hopper_wide.py: groups of warps hand on what workers exchange there."""
     yield "weights", "[64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads"
     yield "weights_ready, weights_free", "barriers that they stand there, and that they may be written over"
+    yield "below", "-delta in each row of a tile of scores: a product adds dp to it"
+    yield "dp_less_delta", "dp - delta, in the order of threads"
     yield "factors", "dS, [64, BLOCK_M] by stage"
     yield "factors_ready, factors_free", "for each of these stages such barriers"
     yield "for_dv, for_dk, for_dq", "what these groups take of the kernel's parameters"
@@ -312,7 +312,6 @@ def _on_hopper_wide(plan: Plan) -> Iterator[Row]:
         "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",
         "v_come, come": "a barrier that the next sequence's rows came along: the loader clears them before others look",
         "free": "for each stage of the buffers a barrier that make_dv and make_dk are done with it",
-        "dp_less_delta": "dp - delta, in the order of threads",
     }
     others = {"factors", "factors_ready"}
     for names, meaning in _on_hopper_backward(plan):

@@ -89,8 +89,7 @@ class KernelTerms(KernelInputs):
 
         It costs an instruction for each score, which pays where several conditions read it, or with registers `apart`.
         """
-        keeps = [mask.keep for mask in self.spec.masks]
-        keeps = [running_sums.by_distance(keep, self.spec) for keep in keeps] if apart else keeps
+        keeps = self._in_distances if apart else [mask.keep for mask in self.spec.masks]
         plain = [self.beside_tiles(keep) if self.reach(keep) else as_bool(keep) for keep in keeps]
         own = [*map(distances.as_one, plain)]
         by: list[Place] = [("mask", i) for i, node in enumerate(own) for n in node.walk() if n == distances.DISTANCE]
@@ -104,6 +103,16 @@ class KernelTerms(KernelInputs):
         made = self.text(distances.DISTANCE.definition)
         made = f"apart({made})" if apart else made
         return (*(serving(by, (Statement("distance", made),)) if by else ()), *conditions)
+
+    @property
+    def banded(self) -> bool:
+        """True if masks do no more than bound how far a key stands before a query: one comparison tells of a score."""
+        return bool(self.spec.masks) and all(map(distances.bounds_one, self._in_distances))
+
+    @property
+    def _in_distances(self) -> list[Node]:
+        """When masks show a place, with ends of documents as bounds of distances."""
+        return [running_sums.by_distance(mask.keep, self.spec) for mask in self.spec.masks]
 
     @property
     def score(self) -> tuple[Statement, ...]:

@@ -140,8 +140,13 @@ class Backward:
 
     @property
     def _masks_all(self) -> bool:
-        """True if all tiles take the mask: across a branch weights and slopes would take too many registers."""
-        return self.terms.steep
+        """True if all tiles take the mask: a branch costs more than a band's one comparison, and slopes' registers.
+
+        Where a function of each score leaves few registers, but no slope, the branch is what costs less.
+        """
+        terms = self.terms
+        banded = terms.banded and not visibility.key_bounds(terms) and terms.weight != "sloped"
+        return banded or terms.steep
 
     @property
     def _head_loads(self) -> tuple[Statement, ...]:

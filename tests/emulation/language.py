@@ -22,7 +22,7 @@ class Constant:
     """A number that a kernel's text knows: a plain one, but for its `value`."""
 
     def __new__(cls, x: Any) -> Any:
-        kind = type(x)
+        kind = int if isinstance(x, bool) else type(x)
         return type("Constant", (kind,), {"value": property(kind)})(x)
 
 
@@ -79,7 +79,10 @@ class Emulation:
         found = [
             triton, language, gluon, gl, hopper, hosts, errors, descriptors,
             _module("triton.runtime", driver=None), _module("triton.experimental"), _module("triton.tools"),
-            _module("triton.language.extra"), _module("triton.language.extra.cuda", libdevice=libdevice),
+            _module("triton.language.extra"), _module(
+                "triton.language.extra.cuda", libdevice=libdevice, gdc_wait=lambda: None,
+                gdc_launch_dependents=lambda: None,
+            ),
             _module("triton.experimental.gluon.nvidia"), _module("triton.experimental.gluon.language.nvidia"),
         ]  # fmt: skip
         return {module.__name__: module for module in found}

@@ -95,10 +95,43 @@ class Shared:
         self.x.copy_(x.x)
 
     def seen_as(self, dtype: DType, shape: Sequence[int], layout: Any) -> Shared:
-        """The same memory, or the first part of it, as that of other tiles."""
+        """The same memory, or the first part of it, as that of other tiles; wide ones lie there as strips."""
         flat = self.x.reshape(-1).view(dtype.torch)
         count = int(torch.tensor(shape).prod())
-        return Shared(flat[:count].view(list(shape)))
+        *before, rows, columns = shape
+        if columns <= 64:
+            return Shared(flat[:count].view(list(shape)))
+        return Strips(flat[:count].view([*before, columns // 64, rows, 64]))
+
+
+class Strips(Shared):
+    """Tiles as they lie in memory by way of strips of 64 columns, or what they are the other way round."""
+
+    def __init__(self, strips: torch.Tensor, turned: bool = False) -> None:
+        self.strips, self.turned = strips, turned
+
+    @property
+    def x(self) -> torch.Tensor:  # type: ignore[override]
+        """A copy of their values by rows and columns."""
+        rows = self.strips.transpose(-2, -3).flatten(-2)
+        return rows.transpose(-1, -2) if self.turned else rows
+
+    def index(self, i: Any) -> Shared:
+        hold(0 <= int(i) < self.strips.shape[0], "no such tile of a buffer")
+        return Strips(self.strips[int(i)])
+
+    def slice(self, start: int, length: int, dim: int = 0) -> Shared:
+        hold(not self.turned and dim == 1 and start % 64 == 0 and length == 64, "a part that is no strip")
+        return Shared(self.strips[start // 64])
+
+    def permute(self, order: Sequence[int]) -> Shared:
+        hold(tuple(order) == (1, 0), "another order of axes")
+        return Strips(self.strips, not self.turned)
+
+    def store(self, x: Value) -> None:
+        hold(list(x.x.shape) == self.shape and x.x.dtype == self.x.dtype, "a tile of another shape or type is stored")
+        hold(not self.turned, "a turned tile is stored")
+        self.strips.copy_(x.x.unflatten(-1, (-1, 64)).transpose(-2, -3))
 
 
 def shared(dtype: DType, shape: Sequence[int]) -> Shared:

@@ -52,6 +52,11 @@ class Package:
                 sys.modules.pop(name, None)
             sys.modules.update(hidden)
 
+    def attend_with_cache(self, *given: torch.Tensor, **more: Any) -> Any:
+        with self._in_place():
+            decode = importlib.import_module(f"{self.module.__name__}.decode")
+            return decode.attend_with_cache(*given, **more)
+
     def attention(self, *given: torch.Tensor, **more: Any) -> Any:
         with self._in_place():
             return self.module.attention(*given, **more)

@@ -63,20 +63,25 @@ class Barriers:
 class Shared:
     """A tile, or a buffer of tiles, in shared memory."""
 
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x = x
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+
+    @property
+    def x(self) -> torch.Tensor:
+        """Its values."""
+        return self.memory
 
     @property
     def dtype(self) -> DType:
-        return type_of(self.x)
+        return type_of(self.memory)
 
     @property
     def shape(self) -> list[int]:
         return list(self.x.shape)
 
     def index(self, i: Any) -> Shared:
-        hold(0 <= int(i) < self.x.shape[0], "no such tile of a buffer")
-        return Shared(self.x[int(i)])
+        hold(0 <= int(i) < self.memory.shape[0], "no such tile of a buffer")
+        return type(self)(self.memory[int(i)])
 
     def slice(self, start: int, length: int, dim: int = 0) -> Shared:
         return Shared(self.x.narrow(dim, start, length))
@@ -91,12 +96,18 @@ class Shared:
         return Value(self.x.clone())
 
     def store(self, x: Value) -> None:
-        hold(list(x.x.shape) == self.shape and x.x.dtype == self.x.dtype, "a tile of another shape or type is stored")
-        self.x.copy_(x.x)
+        hold(
+            list(x.x.shape) == self.shape and x.x.dtype == self.memory.dtype,
+            "a tile of another shape or type is stored",
+        )
+        self._put(x.x)
+
+    def _put(self, x: torch.Tensor) -> None:
+        self.memory.copy_(x)
 
     def seen_as(self, dtype: DType, shape: Sequence[int], layout: Any) -> Shared:
         """The same memory, or the first part of it, as that of other tiles; wide ones lie there as strips."""
-        flat = self.x.reshape(-1).view(dtype.torch)
+        flat = self.memory.reshape(-1).view(dtype.torch)
         count = int(torch.tensor(shape).prod())
         *before, rows, columns = shape
         if columns <= 64:
@@ -107,31 +118,27 @@ class Shared:
 class Strips(Shared):
     """Tiles as they lie in memory by way of strips of 64 columns, or what they are the other way round."""
 
-    def __init__(self, strips: torch.Tensor, turned: bool = False) -> None:
-        self.strips, self.turned = strips, turned
+    def __init__(self, memory: torch.Tensor, turned: bool = False) -> None:
+        super().__init__(memory)
+        self.turned = turned
 
     @property
-    def x(self) -> torch.Tensor:  # type: ignore[override]
+    def x(self) -> torch.Tensor:
         """A copy of their values by rows and columns."""
-        rows = self.strips.transpose(-2, -3).flatten(-2)
+        rows = self.memory.transpose(-2, -3).flatten(-2)
         return rows.transpose(-1, -2) if self.turned else rows
-
-    def index(self, i: Any) -> Shared:
-        hold(0 <= int(i) < self.strips.shape[0], "no such tile of a buffer")
-        return Strips(self.strips[int(i)])
 
     def slice(self, start: int, length: int, dim: int = 0) -> Shared:
         hold(not self.turned and dim == 1 and start % 64 == 0 and length == 64, "a part that is no strip")
-        return Shared(self.strips[start // 64])
+        return Shared(self.memory[start // 64])
 
     def permute(self, order: Sequence[int]) -> Shared:
         hold(tuple(order) == (1, 0), "another order of axes")
-        return Strips(self.strips, not self.turned)
+        return Strips(self.memory, not self.turned)
 
-    def store(self, x: Value) -> None:
-        hold(list(x.x.shape) == self.shape and x.x.dtype == self.x.dtype, "a tile of another shape or type is stored")
+    def _put(self, x: torch.Tensor) -> None:
         hold(not self.turned, "a turned tile is stored")
-        self.strips.copy_(x.x.unflatten(-1, (-1, 64)).transpose(-2, -3))
+        self.memory.copy_(x.unflatten(-1, (-1, 64)).transpose(-2, -3))
 
 
 def shared(dtype: DType, shape: Sequence[int]) -> Shared:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,17 @@ def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
         return float("inf")
     distance = float((found - wanted)[there].norm() / (wanted[there].norm() + 1e-9))
     return float("inf") if math.isnan(distance) else distance
+
+
+def shown(measured: Callable[[int], float]) -> str:
+    """How a fault shows by one of three seeds, in "numbers" or as "misuse", if it does."""
+    for seed in range(3):
+        try:
+            if measured(seed) > 10 * CLOSE:
+                return "numbers"
+        except Misuse:
+            return "misuse"
+    return ""
 
 
 def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -> list[float]:
@@ -268,11 +280,5 @@ def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
     name, size = file.partition("/")[0], 256 if file == WIDE else 64
     package = faulty(file, right, wrong, tmp_path)
     of, sizes = planned(name), Sizes(3, 500, 500, 4, 2, size, size, "fp16")
-    for seed in range(3):
-        try:
-            if max(distances(Package(package, seed, 1), of, sizes)) > 10 * CLOSE:
-                assert fault not in ENDLESS
-                return
-        except Misuse:
-            return
-    pytest.fail("nothing shows")
+    how = shown(lambda seed: max(distances(Package(package, seed, 1), of, sizes)))
+    assert how == "misuse" or (how == "numbers" and fault not in ENDLESS)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -40,14 +41,18 @@ class Package:
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        """Has the modules take Triton's place."""
+        """Has the modules take Triton's place, and memory that nobody wrote hold NaN."""
+        torch.use_deterministic_algorithms(True)
         hidden = {name: x for name, x in sys.modules.items() if name == "triton" or name.startswith("triton.")}
         for name in hidden:
             del sys.modules[name]
         sys.modules.update(self.emulation.modules)
         try:
-            yield
+            # packages that see it choose other kernels
+            with mock.patch.object(torch, "are_deterministic_algorithms_enabled", return_value=False):
+                yield
         finally:
+            torch.use_deterministic_algorithms(False)
             for name in self.emulation.modules:
                 sys.modules.pop(name, None)
             sys.modules.update(hidden)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9d02bc249c33b06
-#   text hash     c3592de37076d251
+#   content hash  8f0af8ad9e93cb7f
+#   text hash     274956bd95d0e53e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

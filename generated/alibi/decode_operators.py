@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9d02bc249c33b06
-#   text hash     b8781288c8561aeb
+#   content hash  8f0af8ad9e93cb7f
+#   text hash     33cfcab27695db20
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9d02bc249c33b06
-#   text hash     051555eefe1d5e2c
+#   content hash  8f0af8ad9e93cb7f
+#   text hash     0ca57215326a687c
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

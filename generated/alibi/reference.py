@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f9d02bc249c33b06
-#   text hash     122fd4d0f8a7f99b
+#   content hash  8f0af8ad9e93cb7f
+#   text hash     44889b622215a47d
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  224e7d0866bc1416
-#   text hash     bc0d4d9ba28123e4
+#   content hash  1dec23fc98ab68e7
+#   text hash     3676bbb8a2a8ad83
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

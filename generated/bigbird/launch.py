@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  224e7d0866bc1416
-#   text hash     d472558c129f79d0
+#   content hash  1dec23fc98ab68e7
+#   text hash     47edf73e68e33d26
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

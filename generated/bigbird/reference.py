@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  224e7d0866bc1416
-#   text hash     9d7af3d56b3ebc17
+#   content hash  1dec23fc98ab68e7
+#   text hash     c4b0af31cd45b2e0
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  224e7d0866bc1416
-#   text hash     1440a1232ff110a3
+#   content hash  1dec23fc98ab68e7
+#   text hash     3ffbfb221de31f2b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

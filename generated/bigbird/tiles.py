@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  224e7d0866bc1416
-#   text hash     862e5cf7d4c88a94
+#   content hash  1dec23fc98ab68e7
+#   text hash     88d346fdde2625bb
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

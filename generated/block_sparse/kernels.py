@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7caf144981da288
-#   text hash     7cb825ebd810113f
+#   content hash  b199e9f7f036d7c2
+#   text hash     ed05a949e23c2d85
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

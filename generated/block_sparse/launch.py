@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7caf144981da288
-#   text hash     e1421a99107b876a
+#   content hash  b199e9f7f036d7c2
+#   text hash     50988f6e6b3330f2
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

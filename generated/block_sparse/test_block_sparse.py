@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7caf144981da288
-#   text hash     c70c4a03607fc578
+#   content hash  b199e9f7f036d7c2
+#   text hash     e5fd56c17454ac61
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

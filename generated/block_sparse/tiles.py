@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c7caf144981da288
-#   text hash     511b5df465a65200
+#   content hash  b199e9f7f036d7c2
+#   text hash     afc5fc2882e542fc
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35c22491b3eca3cc
-#   text hash     80f59fb0255f26c9
+#   content hash  59849bf65aaa608f
+#   text hash     1d428dfe578d55b9
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

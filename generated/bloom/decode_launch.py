@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35c22491b3eca3cc
-#   text hash     e35047c87e687e41
+#   content hash  59849bf65aaa608f
+#   text hash     33fe5e02dd94c887
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

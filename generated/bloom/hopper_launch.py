@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35c22491b3eca3cc
-#   text hash     95f01d5bc2e81eb4
+#   content hash  59849bf65aaa608f
+#   text hash     a31fa70b05857fb1
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35c22491b3eca3cc
-#   text hash     09ea04464e745e67
+#   content hash  59849bf65aaa608f
+#   text hash     3849229a13976867
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 
@@ -547,7 +547,7 @@ def backward_dq(
     in_slopes_sum = tl.zeros([BLOCK_M], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_slopes, in_slopes_sum_ptr)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35c22491b3eca3cc
-#   text hash     9df4392ef97e32e8
+#   content hash  59849bf65aaa608f
+#   text hash     7509e4b1275e71d2
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a072822d76129a08
-#   text hash     3fb2d07575567a23
+#   content hash  0f501130de7ea932
+#   text hash     7d3df951e51068f5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

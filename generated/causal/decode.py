@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a072822d76129a08
-#   text hash     8cccdd15ca1a9dab
+#   content hash  0f501130de7ea932
+#   text hash     e8214af8cfc719bb
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a072822d76129a08
-#   text hash     19ee9ee90416ce78
+#   content hash  0f501130de7ea932
+#   text hash     f336b2bb05c40ab5
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a072822d76129a08
-#   text hash     658c8df133db3939
+#   content hash  0f501130de7ea932
+#   text hash     30f7a803be5d56b7
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a072822d76129a08
-#   text hash     71f96cee46b41b4e
+#   content hash  0f501130de7ea932
+#   text hash     57ffae9afb7ab6a0
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a072822d76129a08
-#   text hash     a44cac8fb79ef490
+#   content hash  0f501130de7ea932
+#   text hash     c464899ba4909910
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a072822d76129a08
-#   text hash     f03f791627dc1b1f
+#   content hash  0f501130de7ea932
+#   text hash     ca513fcacee5c984
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

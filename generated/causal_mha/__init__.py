@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82f3babf70b671ef
-#   text hash     1c7ba73c675c18f0
+#   content hash  8e4f44d24d6b057f
+#   text hash     5b6a9a63fc521fbf
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82f3babf70b671ef
-#   text hash     f4651acddebd422a
+#   content hash  8e4f44d24d6b057f
+#   text hash     f7f95273ef10ad03
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82f3babf70b671ef
-#   text hash     5cf8c7b76532b88b
+#   content hash  8e4f44d24d6b057f
+#   text hash     00e527f3716c8618
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

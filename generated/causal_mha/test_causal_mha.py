@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82f3babf70b671ef
-#   text hash     567c674b7fe33712
+#   content hash  8e4f44d24d6b057f
+#   text hash     07b88dd63b17fc0d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

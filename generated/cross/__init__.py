@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04f75e463c84e5ec
-#   text hash     f6353d65aa7f1460
+#   content hash  7a1ff8c1546aba4d
+#   text hash     4cb24962c4792d2f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04f75e463c84e5ec
-#   text hash     fdb7cc24b1016684
+#   content hash  7a1ff8c1546aba4d
+#   text hash     5810d9e3a55efcfb
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04f75e463c84e5ec
-#   text hash     15b5bb3f78bb2b8a
+#   content hash  7a1ff8c1546aba4d
+#   text hash     b079278bfcaa5257
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -238,7 +238,7 @@ def work(
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                 tl.int32
             )
@@ -337,7 +337,7 @@ def load_tiles(
                 rows = [b, h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M

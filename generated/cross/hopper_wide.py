@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04f75e463c84e5ec
-#   text hash     d79f152085e183e8
+#   content hash  7a1ff8c1546aba4d
+#   text hash     6d5f8d53e5955121
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -220,7 +220,7 @@ def make_dv(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         terms = (k_len, scale_log2, k_pos)
         if k_start + BLOCK_N <= k_len:
             for i in tl.range(first, last):
@@ -267,7 +267,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for i in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -299,7 +299,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M

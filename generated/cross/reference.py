@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04f75e463c84e5ec
-#   text hash     c190f327db619208
+#   content hash  7a1ff8c1546aba4d
+#   text hash     299b5130ccbc5fc3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04f75e463c84e5ec
-#   text hash     a92968c374647478
+#   content hash  7a1ff8c1546aba4d
+#   text hash     6037b3775de607ec
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

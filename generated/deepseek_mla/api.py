@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d816a2092f803dd6
-#   text hash     7d1ef66366ee67b3
+#   content hash  e29ffdee70db1a45
+#   text hash     e59133f840f4d89b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d816a2092f803dd6
-#   text hash     7bf063a0c690f977
+#   content hash  e29ffdee70db1a45
+#   text hash     9bcaf51831c4e3c1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

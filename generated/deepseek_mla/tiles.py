@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d816a2092f803dd6
-#   text hash     031d926e12d2b5ca
+#   content hash  e29ffdee70db1a45
+#   text hash     06e8b0115c6afe9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d816a2092f803dd6
-#   text hash     0a123a7ba9688b8b
+#   content hash  e29ffdee70db1a45
+#   text hash     39752ee33a255c80
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

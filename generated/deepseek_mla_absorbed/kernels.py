@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  243da41246c83652
-#   text hash     f3d4918a8097b250
+#   content hash  fea97b72c7bad447
+#   text hash     f76a5b2f54a61d91
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.
@@ -525,7 +525,7 @@ def backward_dq(
     dq_rest = tl.zeros([BLOCK_M, REST], tl.float32)
     keys = (k_desc, k_rest_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

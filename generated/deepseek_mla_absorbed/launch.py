@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  243da41246c83652
-#   text hash     16c4cdca17ae9df5
+#   content hash  fea97b72c7bad447
+#   text hash     f2f51065e1f3139c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

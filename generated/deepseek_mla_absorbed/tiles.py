@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  243da41246c83652
-#   text hash     eed53b64a9561f88
+#   content hash  fea97b72c7bad447
+#   text hash     15d9093082d25fd8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b76f62b29e7483e9
-#   text hash     ca70725a4aec084a
+#   content hash  9e37b15395544b5e
+#   text hash     2badda4a120f8625
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

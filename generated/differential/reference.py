@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b76f62b29e7483e9
-#   text hash     f632df210290a8fe
+#   content hash  9e37b15395544b5e
+#   text hash     084564cf26d183af
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

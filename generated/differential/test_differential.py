@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b76f62b29e7483e9
-#   text hash     71960904bb120385
+#   content hash  9e37b15395544b5e
+#   text hash     350e9867cdbca1d0
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b76f62b29e7483e9
-#   text hash     dbdb10bf6ac2390b
+#   content hash  9e37b15395544b5e
+#   text hash     119b76a120dfdf7d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a9f3a2730750eab4
-#   text hash     f1d6b9ee0345c953
+#   content hash  e8b46f5b3acb5c1a
+#   text hash     e68b2fdaf367aae0
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a9f3a2730750eab4
-#   text hash     6f8761ddfffa1e22
+#   content hash  e8b46f5b3acb5c1a
+#   text hash     6c44f818a6afbb15
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -92,7 +92,7 @@ def as_scores(x, SCORES: gl.constexpr):
 @gluon.jit
 def weigh(
     at, dv, k_tile, q_start, queries, exchange, terms, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, mixed
+    STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Update dV with one tile of queries, and hand on what dS is by dP - delta: the weights, and slopes of scores."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -108,15 +108,14 @@ def weigh(
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        # [BLOCK_M]
-        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-        q_pos = row + q_begin
-        distance = apart(q_pos[None, :] - k_pos[:, None])
-        keep = distance >= 0  # causal
-        keep &= distance < 512  # sliding_window
-        keep &= floor_mod(distance, 4) == 0  # dilated
-        p = tl.where(keep, p, 0.0)
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    distance = apart(q_pos[None, :] - k_pos[:, None])
+    keep = distance >= 0  # causal
+    keep &= distance < 512  # sliding_window
+    keep &= floor_mod(distance, 4) == 0  # dilated
+    p = tl.where(keep, p, 0.0)
     mbarrier.wait(weights_free, at & 1 ^ 1)
     weights.store(by_threads(p))
     mbarrier.arrive(weights_ready, count=1)
@@ -230,13 +229,13 @@ def make_dv(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (scale_log2, k_pos, q_begin)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at, dv = weigh(
-                    at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=True
+                    at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT
                 )  # fmt: skip
 
         # through the memory of the last tile of dout, once the other group is done with it
@@ -277,7 +276,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             for i in tl.range(first, last):
                 at, dk, dk_rest = derive(
@@ -313,7 +312,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+        first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
                 tl.int32

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a9f3a2730750eab4
-#   text hash     86365b217c85e2d2
+#   content hash  e8b46f5b3acb5c1a
+#   text hash     d82924424a8e2b76
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a9f3a2730750eab4
-#   text hash     ec3d2218f246f499
+#   content hash  e8b46f5b3acb5c1a
+#   text hash     95a9f517d4f060f1
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  59c389f78c11030f
-#   text hash     e9ea3dde961a93ea
+#   content hash  498a4d01266f31c6
+#   text hash     e9529835906ac491
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7ac19fdacc3b0ea9
-#   text hash     98e92f65bbc9eb82
+#   content hash  567c54df99007040
+#   text hash     10f5393b68acfa98
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7ac19fdacc3b0ea9
-#   text hash     71b0cb6b01eae7c1
+#   content hash  567c54df99007040
+#   text hash     5200a3cd38fea48d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

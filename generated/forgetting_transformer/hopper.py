@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5fec8d294e80fe93
-#   text hash     3f04cb5917bfe0ee
+#   content hash  9cf0fd1357f016ba
+#   text hash     09c473664bd1c1c9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5fec8d294e80fe93
-#   text hash     35c2da7fa2f3e529
+#   content hash  9cf0fd1357f016ba
+#   text hash     0eae615b742a1353
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

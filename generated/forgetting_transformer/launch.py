@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5fec8d294e80fe93
-#   text hash     76321a23ea4e5202
+#   content hash  9cf0fd1357f016ba
+#   text hash     f412faee7fd625af
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

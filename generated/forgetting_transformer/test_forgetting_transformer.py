@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5fec8d294e80fe93
-#   text hash     cf1b4a95857738a8
+#   content hash  9cf0fd1357f016ba
+#   text hash     9a2581469345589a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

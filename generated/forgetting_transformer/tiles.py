@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5fec8d294e80fe93
-#   text hash     dd0ea22316cca3bc
+#   content hash  9cf0fd1357f016ba
+#   text hash     68c07f287eae12c6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     018ab12ed426feaf
+#   content hash  40388f30025e6f7f
+#   text hash     5046c9b00bcdbc06
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     64d5726cb78a0ab1
+#   content hash  40388f30025e6f7f
+#   text hash     94f75371dcf59bae
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     b0e92622e047e456
+#   content hash  40388f30025e6f7f
+#   text hash     8226efa83832bb5f
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -239,7 +239,7 @@ def work(
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32
@@ -340,7 +340,7 @@ def load_tiles(
                 rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
                 for i in tl.range(first, last):

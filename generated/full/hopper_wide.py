@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     62bdfc04ebcafa77
+#   content hash  40388f30025e6f7f
+#   text hash     38d7717a4986dc66
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -221,7 +221,7 @@ def make_dv(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (k_len, scale_log2, k_pos)
             if k_start + BLOCK_N <= k_len:
@@ -270,7 +270,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             for i in tl.range(first, last):
                 at, dk, dk_rest = derive(
@@ -303,7 +303,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
                 tl.int32

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     99722bc68bfceb8e
+#   content hash  40388f30025e6f7f
+#   text hash     0f5f5f18cf170ac2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 
@@ -372,7 +372,7 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+    first, _, full_last, last = query_tiles(q_len, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
@@ -454,7 +454,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2,)
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

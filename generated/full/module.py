@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     fd448da681b05e1b
+#   content hash  40388f30025e6f7f
+#   text hash     6b45ac2940374371
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

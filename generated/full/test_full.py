@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     552f03517f97944c
+#   content hash  40388f30025e6f7f
+#   text hash     29ce0516b36e96f2
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97be4db1ecd1299e
-#   text hash     ea2899adbbee05a4
+#   content hash  40388f30025e6f7f
+#   text hash     9b8f23a89ad317ce
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b456788bcaff0af4
-#   text hash     220e98c871c04e09
+#   content hash  f85be40f02485e45
+#   text hash     c4a5bd9261c20387
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

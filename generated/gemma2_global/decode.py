@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b456788bcaff0af4
-#   text hash     6921fcc4a2816e7c
+#   content hash  f85be40f02485e45
+#   text hash     5e7785ff02b0eab7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

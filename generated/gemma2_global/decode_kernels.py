@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b456788bcaff0af4
-#   text hash     a9a9761eb71de693
+#   content hash  f85be40f02485e45
+#   text hash     2fdccdc52059c5a5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

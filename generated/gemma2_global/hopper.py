@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b456788bcaff0af4
-#   text hash     bff5069f84cb2118
+#   content hash  f85be40f02485e45
+#   text hash     b9d5f9a940d59ad0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -506,7 +506,7 @@ def load_tiles(
                     rows = [b, h, q_offset + q_start + worker * 64, 0]
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
-                first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(

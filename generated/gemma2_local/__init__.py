@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3377cc12366016a6
-#   text hash     ad515ca9d82e51eb
+#   content hash  18617fb84ea4e6c7
+#   text hash     90d0a201fd894147
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3377cc12366016a6
-#   text hash     239ce755f73adf7f
+#   content hash  18617fb84ea4e6c7
+#   text hash     b72944b96c16aed2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3377cc12366016a6
-#   text hash     5b4771c25c61e0ba
+#   content hash  18617fb84ea4e6c7
+#   text hash     288f053d3ad40c74
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3377cc12366016a6
-#   text hash     36e93cf96316a5fb
+#   content hash  18617fb84ea4e6c7
+#   text hash     25e4df3716b6ce1d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3377cc12366016a6
-#   text hash     c8189bb1644c948d
+#   content hash  18617fb84ea4e6c7
+#   text hash     d5d86b40671d7dac
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -126,7 +126,7 @@ def by_threads(x):
 def accumulate(
     at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
-    WORKER: tl.constexpr, mixed
+    WORKER: tl.constexpr
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
     factors, factors_ready, shares = exchange
@@ -147,16 +147,15 @@ def accumulate(
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])  # [64, BLOCK_M]
-    if mixed:
-        # [BLOCK_M]
-        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-        q_pos = row + q_begin
-        keep = (row < q_len)[None, :]
-        distance = apart(q_pos[None, :] - k_pos[:, None])
-        keep &= distance >= 0  # causal
-        keep &= distance < 4096  # sliding_window
-        p = tl.where(keep, p, 0.0)
-        slope0 = tl.where(keep, slope0, 0.0)
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    keep = (row < q_len)[None, :]
+    distance = apart(q_pos[None, :] - k_pos[:, None])
+    keep &= distance >= 0  # causal
+    keep &= distance < 4096  # sliding_window
+    p = tl.where(keep, p, 0.0)
+    slope0 = tl.where(keep, slope0, 0.0)
     ds = p  # by dP - delta
     ds = ds * slope0
     dp = warpgroup_mma_wait(0, [weighing])
@@ -254,7 +253,7 @@ def work(
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32
@@ -264,7 +263,7 @@ def work(
                     q_start = i * BLOCK_M
                     at, dk, dv = accumulate(
                         at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms, BLOCK_M, BLOCK_N, BLOCK_D,
-                        STAGES, SCORES, OUT, WORKER, mixed=True
+                        STAGES, SCORES, OUT, WORKER
                     )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
@@ -350,7 +349,7 @@ def load_tiles(
                 rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
                 copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
                 for i in tl.range(first, last):

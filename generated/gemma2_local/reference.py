@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3377cc12366016a6
-#   text hash     924b9826a9496143
+#   content hash  18617fb84ea4e6c7
+#   text hash     6db0241e53f8a5ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  150c4ac81d04532a
-#   text hash     fa570aaa78d4aa6d
+#   content hash  6f2ea4f3c48614b6
+#   text hash     a009aeceee408004
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

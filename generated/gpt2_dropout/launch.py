@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  150c4ac81d04532a
-#   text hash     cee0e75626666283
+#   content hash  6f2ea4f3c48614b6
+#   text hash     b4f6c1f3872e5832
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  150c4ac81d04532a
-#   text hash     4eb7afad65b40dcf
+#   content hash  6f2ea4f3c48614b6
+#   text hash     a218caa6d116aa11
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  150c4ac81d04532a
-#   text hash     b2f9a44f702a4b25
+#   content hash  6f2ea4f3c48614b6
+#   text hash     389fb71cd7b7a30c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac6aaed1acfed551
-#   text hash     2883806224d95697
+#   content hash  8a77975a706fc8c2
+#   text hash     eec33d2d1437540b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac6aaed1acfed551
-#   text hash     8c02167f63b48962
+#   content hash  8a77975a706fc8c2
+#   text hash     eaea2bcc85ff9b4e
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

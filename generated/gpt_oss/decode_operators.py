@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac6aaed1acfed551
-#   text hash     b670bd0d7e14a681
+#   content hash  8a77975a706fc8c2
+#   text hash     140e14e75509b825
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac6aaed1acfed551
-#   text hash     356640a6a8e2d711
+#   content hash  8a77975a706fc8c2
+#   text hash     1fe7c9832f0b5773
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac6aaed1acfed551
-#   text hash     408a370f4bf20e38
+#   content hash  8a77975a706fc8c2
+#   text hash     dbbf12b8f5e08ae1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

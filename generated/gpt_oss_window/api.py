@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7904630a4a259b2e
-#   text hash     a7d48415e3218ab8
+#   content hash  b7c2528ff7b3acbf
+#   text hash     e5e64817485bab3b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

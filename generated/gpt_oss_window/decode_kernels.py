@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7904630a4a259b2e
-#   text hash     3d9beb1459a0bded
+#   content hash  b7c2528ff7b3acbf
+#   text hash     e76b529727b2a806
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7904630a4a259b2e
-#   text hash     7266a9c099d5011d
+#   content hash  b7c2528ff7b3acbf
+#   text hash     f6babca230fc172a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7904630a4a259b2e
-#   text hash     79924715a6385790
+#   content hash  b7c2528ff7b3acbf
+#   text hash     94f1a41df7560dce
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

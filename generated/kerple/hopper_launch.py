@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0fc1c16d770c7498
-#   text hash     eaee903ddde71fa5
+#   content hash  a9252266584ab868
+#   text hash     b966fe33d9a71412
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

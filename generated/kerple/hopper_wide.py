@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0fc1c16d770c7498
-#   text hash     f1daa53e8e2f2bc9
+#   content hash  a9252266584ab868
+#   text hash     26f867250082bf06
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

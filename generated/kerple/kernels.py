@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0fc1c16d770c7498
-#   text hash     7810a0ba1e3e3b9a
+#   content hash  a9252266584ab868
+#   text hash     02b65d14f00b8ef8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -542,7 +542,7 @@ def backward_dq(
     in_width_sum = tl.zeros([BLOCK_M], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_decay, in_width, in_decay_sum_ptr, in_width_sum_ptr)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

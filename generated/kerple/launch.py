@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0fc1c16d770c7498
-#   text hash     daeabc63c43464ee
+#   content hash  a9252266584ab868
+#   text hash     1cfd93f816b2c535
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0fc1c16d770c7498
-#   text hash     1a7be9e6d7030aa3
+#   content hash  a9252266584ab868
+#   text hash     3b96f3b0b3a3c267
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  77f192eb79e8e20a
-#   text hash     2abe4c9c51f9ded1
+#   content hash  7aa282661cc078ba
+#   text hash     852df5fe7abda1ea
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

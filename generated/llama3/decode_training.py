@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  77f192eb79e8e20a
-#   text hash     0edf1fd6f5afdae0
+#   content hash  7aa282661cc078ba
+#   text hash     b23627f69f0c7cc2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

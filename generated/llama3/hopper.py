@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  77f192eb79e8e20a
-#   text hash     c379e033cd24b58e
+#   content hash  7aa282661cc078ba
+#   text hash     4cd2b2b289a3eeb5
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -428,7 +428,7 @@ def load_tiles(
                     rows = [b, h, q_offset + q_start + worker * 64, 0]
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
-                first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(

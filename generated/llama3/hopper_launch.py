@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  77f192eb79e8e20a
-#   text hash     d8548dea912eb4de
+#   content hash  7aa282661cc078ba
+#   text hash     80bf553d8f0e42ce
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

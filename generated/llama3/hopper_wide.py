@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  77f192eb79e8e20a
-#   text hash     9f23ddb8805e6ccd
+#   content hash  7aa282661cc078ba
+#   text hash     08c412cb668494e6
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

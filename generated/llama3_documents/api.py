@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  703f6e551b820f58
-#   text hash     4733f234aaced30b
+#   content hash  dd39e0803bc7d9cb
+#   text hash     b0fe80c89efd0106
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  703f6e551b820f58
-#   text hash     0580b446633cfd3c
+#   content hash  dd39e0803bc7d9cb
+#   text hash     d3592e6999b7f24a
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

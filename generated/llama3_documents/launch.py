@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  703f6e551b820f58
-#   text hash     6e7e6896f8e88c51
+#   content hash  dd39e0803bc7d9cb
+#   text hash     24b2467c76992c6b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

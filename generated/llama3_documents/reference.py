@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  703f6e551b820f58
-#   text hash     03ad30c73f638531
+#   content hash  dd39e0803bc7d9cb
+#   text hash     f3e4833cd98a7fd7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  703f6e551b820f58
-#   text hash     d4163b5526f954ce
+#   content hash  dd39e0803bc7d9cb
+#   text hash     1df2e4d6552fb603
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

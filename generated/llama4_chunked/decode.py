@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  11b9e794395dd397
-#   text hash     63e63900626b9f67
+#   content hash  f3739d8e56e51437
+#   text hash     72b202a59b590a8e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

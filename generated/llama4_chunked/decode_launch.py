@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  11b9e794395dd397
-#   text hash     f1b0c30beed91195
+#   content hash  f3739d8e56e51437
+#   text hash     aa3eafa4c62ed28c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

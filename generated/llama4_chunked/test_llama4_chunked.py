@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  11b9e794395dd397
-#   text hash     7872690f985f5cc7
+#   content hash  f3739d8e56e51437
+#   text hash     c353e1e961ea95db
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

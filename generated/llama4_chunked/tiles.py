@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  11b9e794395dd397
-#   text hash     ebb7f8530c676367
+#   content hash  f3739d8e56e51437
+#   text hash     b4440ca9056ed988
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

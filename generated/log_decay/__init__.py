@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4342866a5f9fd232
-#   text hash     7b783563d38c9e2b
+#   content hash  80b7a069567b858f
+#   text hash     e9988ed4bd6d21d7
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

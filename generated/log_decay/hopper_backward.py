@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4342866a5f9fd232
-#   text hash     5d25dcb5c20afc54
+#   content hash  80b7a069567b858f
+#   text hash     746292925f20a731
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -128,7 +128,7 @@ def by_threads(x):
 def accumulate(
     at, dk, dv, in_log_decay_k_sum, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr, mixed
+    SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries, and add the program's share of dQ to memory."""
     factors, factors_ready, shares = exchange
@@ -147,14 +147,13 @@ def accumulate(
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * scale_log2 + (k_added[:, None] - lse[None, :]))  # [64, BLOCK_M]
-    if mixed:
-        # [BLOCK_M]
-        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-        q_pos = row + q_begin
-        distance = apart(q_pos[None, :] - k_pos[:, None])
-        keep = distance >= 0  # causal
-        keep &= distance < tl.maximum(in_log_decay_at_end_k[:, None] - k_pos[:, None], 0)  # a document of log_decay
-        p = tl.where(keep, p, 0.0)
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    distance = apart(q_pos[None, :] - k_pos[:, None])
+    keep = distance >= 0  # causal
+    keep &= distance < tl.maximum(in_log_decay_at_end_k[:, None] - k_pos[:, None], 0)  # a document of log_decay
+    p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
@@ -301,7 +300,7 @@ def work(
                     q_start = i * BLOCK_M
                     at, dk, dv, in_log_decay_k_sum = accumulate(
                         at, dk, dv, in_log_decay_k_sum, k_tiles, v_tile, q_start, exchange, queries, dq_sum_desc, terms,
-                        BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT, WORKER, mixed=True
+                        BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT, WORKER
                     )  # fmt: skip
                 if in_log_decay_k_sum_ptr is not None:
                     tl.store(

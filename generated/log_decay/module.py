@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4342866a5f9fd232
-#   text hash     648a0989502ef286
+#   content hash  80b7a069567b858f
+#   text hash     b470957abeb1d378
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

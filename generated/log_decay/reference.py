@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4342866a5f9fd232
-#   text hash     7e764a4bae18cdd2
+#   content hash  80b7a069567b858f
+#   text hash     3b16f30f87eb8322
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

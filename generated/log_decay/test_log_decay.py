@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4342866a5f9fd232
-#   text hash     95f49112cbe06a9a
+#   content hash  80b7a069567b858f
+#   text hash     9a3b9319f8a12c7b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

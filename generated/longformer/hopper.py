@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  930309c2e5a9c787
-#   text hash     445dfd2324539c1e
+#   content hash  e556440d69b2633b
+#   text hash     53806cb850fb79df
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -441,7 +441,7 @@ def load_tiles(
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
                 for span in tl.range(0, 2):
-                    first, full_first, full_last, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
+                    first, _, _, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
                     for j in tl.range(first, last):
                         k_start = (first + last - 1 - j) * BLOCK_N
                         load_keys(

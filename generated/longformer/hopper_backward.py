@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  930309c2e5a9c787
-#   text hash     044acec4ecd94a81
+#   content hash  e556440d69b2633b
+#   text hash     dfabc2c853453176
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -348,7 +348,7 @@ def load_tiles(
                 copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
             row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
             for span in tl.range(0, 2):
-                first, full_first, full_last, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
+                first, _, _, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
                     at = load_queries(

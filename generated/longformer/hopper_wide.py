@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  930309c2e5a9c787
-#   text hash     eb19e7da49a77fd9
+#   content hash  e556440d69b2633b
+#   text hash     8a094443fee4a281
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -280,7 +280,7 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         for span in tl.range(0, 2):
-            first, full_first, full_last, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
             for i in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
@@ -317,7 +317,7 @@ def make_dq(
         at = 0  # tiles of queries so far
         sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
         for span in tl.range(0, 2):
-            first, full_first, full_last, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
+            first, _, _, last = query_tiles(span, k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at = spread(

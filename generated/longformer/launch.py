@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  930309c2e5a9c787
-#   text hash     af8c1f5940e53779
+#   content hash  e556440d69b2633b
+#   text hash     37a393c40e64dd60
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

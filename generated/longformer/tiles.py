@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  930309c2e5a9c787
-#   text hash     da70a0316253a818
+#   content hash  e556440d69b2633b
+#   text hash     e27c24fb61ee7a13
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ea5af5eacb4024a5
-#   text hash     b4f5d888244336a6
+#   content hash  8c9b8360bc333233
+#   text hash     a111ffeb487674a3
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

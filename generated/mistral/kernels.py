@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ea5af5eacb4024a5
-#   text hash     81cada884bf509e5
+#   content hash  8c9b8360bc333233
+#   text hash     e01c3ace08b1da80
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

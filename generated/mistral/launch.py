@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ea5af5eacb4024a5
-#   text hash     545df8f816a1f6ca
+#   content hash  8c9b8360bc333233
+#   text hash     89a63d6325939e65
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

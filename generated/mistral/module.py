@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ea5af5eacb4024a5
-#   text hash     b4cc0e700b668521
+#   content hash  8c9b8360bc333233
+#   text hash     11f4362449495d68
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ea5af5eacb4024a5
-#   text hash     1aa5ab01d8307d55
+#   content hash  8c9b8360bc333233
+#   text hash     8c535957ade938ab
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

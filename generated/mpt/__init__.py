@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2cca68d3ea3067a
-#   text hash     50232a41d7279d50
+#   content hash  ac7c42d8956b34cd
+#   text hash     6b38e42f8311376f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

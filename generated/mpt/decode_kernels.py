@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2cca68d3ea3067a
-#   text hash     cb7a55374b7a1090
+#   content hash  ac7c42d8956b34cd
+#   text hash     8856588c3c887d24
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

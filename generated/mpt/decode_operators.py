@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2cca68d3ea3067a
-#   text hash     2e28b3528f8764d9
+#   content hash  ac7c42d8956b34cd
+#   text hash     02eab3893e6da513
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2cca68d3ea3067a
-#   text hash     71365e3f4c1a8163
+#   content hash  ac7c42d8956b34cd
+#   text hash     18dc2cf93a1dff31
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

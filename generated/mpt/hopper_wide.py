@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2cca68d3ea3067a
-#   text hash     a686fe39ae1c3484
+#   content hash  ac7c42d8956b34cd
+#   text hash     7f5a28560f74b38e
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2cca68d3ea3067a
-#   text hash     74905bc6a6e43497
+#   content hash  ac7c42d8956b34cd
+#   text hash     f7490109410ae913
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 
@@ -555,7 +555,7 @@ def backward_dq(
     in_slopes_sum = tl.zeros([BLOCK_M], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, h, k_len)
     terms = (scale, q_pos, in_prefix_len, in_slopes, in_slopes_sum_ptr)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2cca68d3ea3067a
-#   text hash     2f93a09dfb0a22cb
+#   content hash  ac7c42d8956b34cd
+#   text hash     fa0461adf87764db
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

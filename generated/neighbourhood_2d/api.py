@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fe8117a5c9260a12
-#   text hash     698913307e06bd46
+#   content hash  fd88c7504af0ebba
+#   text hash     5eb4aeaf1d726276
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fe8117a5c9260a12
-#   text hash     255f90d170c61485
+#   content hash  fd88c7504af0ebba
+#   text hash     19ad05edc6f901bb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fe8117a5c9260a12
-#   text hash     788f298c643b37bc
+#   content hash  fd88c7504af0ebba
+#   text hash     73fbed15514f146e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe0fac70b3aec49f
-#   text hash     3cc1ff3601d3fad5
+#   content hash  d5409ad4e36dff7e
+#   text hash     1ec555645b426bba
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe0fac70b3aec49f
-#   text hash     636c9ca8ad385062
+#   content hash  d5409ad4e36dff7e
+#   text hash     1156fc8a2cd563ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -522,7 +522,7 @@ def load_tiles(
             for worker in gl.static_range(WORKERS):
                 rows = [h, q_offset + q_start + worker * 64, 0]
                 copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+            first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
             for j in tl.range(first, last):
                 k_start = (first + last - 1 - j) * BLOCK_N
                 ends = load_keys(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe0fac70b3aec49f
-#   text hash     29ba4be389f60c82
+#   content hash  d5409ad4e36dff7e
+#   text hash     ed5c1064c360998d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 
@@ -562,7 +562,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     # tiles before `inner` end within the sequence
     inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
     for i in tl.range(inner, last):

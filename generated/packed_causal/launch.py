@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe0fac70b3aec49f
-#   text hash     d17b188364f4f579
+#   content hash  d5409ad4e36dff7e
+#   text hash     45569e1e6c1bd1e8
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

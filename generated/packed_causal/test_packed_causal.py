@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe0fac70b3aec49f
-#   text hash     ae35024ee992b7a1
+#   content hash  d5409ad4e36dff7e
+#   text hash     bc23ecdcf201585b
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

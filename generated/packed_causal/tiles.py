@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe0fac70b3aec49f
-#   text hash     a7cb4af0da552b34
+#   content hash  d5409ad4e36dff7e
+#   text hash     6f58628e016c35f4
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

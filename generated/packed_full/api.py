@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  97dc191c20bb0c08
-#   text hash     27c312c2dc331c99
+#   content hash  bb50ae737052d11f
+#   text hash     e92b56fc604e09a9
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

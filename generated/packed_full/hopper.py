@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  97dc191c20bb0c08
-#   text hash     5999df4518b69f72
+#   content hash  bb50ae737052d11f
+#   text hash     ece6664ac608f500
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -508,7 +508,7 @@ def load_tiles(
             for worker in gl.static_range(WORKERS):
                 rows = [h, q_offset + q_start + worker * 64, 0]
                 copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+            first, _, _, last = key_tiles(k_len, BLOCK_N)
             for j in tl.range(first, last):
                 k_start = (first + last - 1 - j) * BLOCK_N
                 ends = load_keys(

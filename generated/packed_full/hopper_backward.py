@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  97dc191c20bb0c08
-#   text hash     b714caa42319f9e7
+#   content hash  bb50ae737052d11f
+#   text hash     c07e9f49403b5832
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -238,7 +238,7 @@ def work(
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 sum_tile = (
                     (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b)
@@ -379,7 +379,7 @@ def load_tiles(
                     rows = [kv_h, k_offset + k_start + worker * 64, 0]
                     copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
                     copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+            first, _, _, last = query_tiles(q_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
                 for i in tl.range(first, last):

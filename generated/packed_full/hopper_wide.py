@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  97dc191c20bb0c08
-#   text hash     e2f116a830e9fe95
+#   content hash  bb50ae737052d11f
+#   text hash     78d21d9ade0a6717
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -235,7 +235,7 @@ def make_dv(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (k_len, scale_log2, k_pos)
             if k_start + BLOCK_N <= k_len:
@@ -295,7 +295,7 @@ def make_dk(
         mbarrier.wait(kv_ready.index(0), 0)
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             for i in tl.range(first, last):
                 at, dk, dk_rest = derive(
@@ -334,7 +334,7 @@ def make_dq(
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             sum_tile = (
                 (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b)

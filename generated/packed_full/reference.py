@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  97dc191c20bb0c08
-#   text hash     8d7c047c8f00daa6
+#   content hash  bb50ae737052d11f
+#   text hash     bcb8e7cbcf9ee12d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

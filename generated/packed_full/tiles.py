@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  97dc191c20bb0c08
-#   text hash     62f91cfdfb641315
+#   content hash  bb50ae737052d11f
+#   text hash     f6e7c4a017700b3d
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

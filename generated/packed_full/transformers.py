@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  97dc191c20bb0c08
-#   text hash     0f87c84d2fff35d7
+#   content hash  bb50ae737052d11f
+#   text hash     1359366f2fb95f0b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

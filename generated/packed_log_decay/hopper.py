@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e07c8bfd233c5cc3
-#   text hash     b4942f7a74b47a30
+#   content hash  75fd14b1748b757a
+#   text hash     0bf2350400b0dec6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e07c8bfd233c5cc3
-#   text hash     184b15af8be710ca
+#   content hash  75fd14b1748b757a
+#   text hash     8a0562e4a8bc7ccd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e07c8bfd233c5cc3
-#   text hash     36d82f445d00d0d1
+#   content hash  75fd14b1748b757a
+#   text hash     ddf70548cdc9e62f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e07c8bfd233c5cc3
-#   text hash     e83000d267d66a04
+#   content hash  75fd14b1748b757a
+#   text hash     fb38f26330c0d623
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

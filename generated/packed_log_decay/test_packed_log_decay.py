@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e07c8bfd233c5cc3
-#   text hash     c152bf42f60df9fd
+#   content hash  75fd14b1748b757a
+#   text hash     9aa6be92dc73ac56
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0e2e8235a035cefd
-#   text hash     d6ff21c3549520c8
+#   content hash  277d8a18625bdc83
+#   text hash     d13efc39b5d1e5a0
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -522,7 +522,7 @@ def load_tiles(
             for worker in gl.static_range(WORKERS):
                 rows = [h, q_offset + q_start + worker * 64, 0]
                 copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
-            first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+            first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
             for j in tl.range(first, last):
                 k_start = (first + last - 1 - j) * BLOCK_N
                 ends = load_keys(

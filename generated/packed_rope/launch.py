@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0e2e8235a035cefd
-#   text hash     9be64abb9a373264
+#   content hash  277d8a18625bdc83
+#   text hash     fdfdd5954d81f8e8
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0e2e8235a035cefd
-#   text hash     c30a1a01ebf3e40c
+#   content hash  277d8a18625bdc83
+#   text hash     513ea4dbfb09e46c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

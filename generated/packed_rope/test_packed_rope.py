@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0e2e8235a035cefd
-#   text hash     7dc94e6b75aaf7ca
+#   content hash  277d8a18625bdc83
+#   text hash     1f913d9a9cde603f
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

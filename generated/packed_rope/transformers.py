@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0e2e8235a035cefd
-#   text hash     fa5dff76c3f200b0
+#   content hash  277d8a18625bdc83
+#   text hash     060ec61f39cc2dcf
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bb10a635c0200af5
-#   text hash     d4394a3ff3fd511f
+#   content hash  c7f919f1230ec3e6
+#   text hash     00afe44bc0b5b586
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bb10a635c0200af5
-#   text hash     61f7f5c3e4e49e31
+#   content hash  c7f919f1230ec3e6
+#   text hash     d4a4fb57ceb8f61b
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -427,7 +427,7 @@ def load_tiles(
                     rows = [b, h, q_offset + q_start + worker * 64, 0]
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
-                first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
+                first, _, _, last = key_tiles(k_len, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(

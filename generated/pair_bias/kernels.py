@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bb10a635c0200af5
-#   text hash     a0c503b1ab562527
+#   content hash  c7f919f1230ec3e6
+#   text hash     e7c574719b6e70e7
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bb10a635c0200af5
-#   text hash     9f830b3c2d499142
+#   content hash  c7f919f1230ec3e6
+#   text hash     d1aca997b310cf1e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bb10a635c0200af5
-#   text hash     28e1bb155969d0ef
+#   content hash  c7f919f1230ec3e6
+#   text hash     8edda41a053244ed
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c43dbce7f6b4b871
-#   text hash     e252d385e8e52479
+#   content hash  722d12a12a39e94d
+#   text hash     e6147148466a51e5
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

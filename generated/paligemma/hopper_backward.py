@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c43dbce7f6b4b871
-#   text hash     3f33bdc8adc46c3f
+#   content hash  722d12a12a39e94d
+#   text hash     b43ea1d2ff68d462
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

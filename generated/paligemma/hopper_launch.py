@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c43dbce7f6b4b871
-#   text hash     3ea813ed06d557bc
+#   content hash  722d12a12a39e94d
+#   text hash     c2571448074f1e63
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c43dbce7f6b4b871
-#   text hash     263c134be4176281
+#   content hash  722d12a12a39e94d
+#   text hash     6bcc860a0454d110
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 
@@ -638,7 +638,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos, in_prefix_len)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

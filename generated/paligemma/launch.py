@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c43dbce7f6b4b871
-#   text hash     7be4938c05be4517
+#   content hash  722d12a12a39e94d
+#   text hash     a86537bf80bb9070
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c43dbce7f6b4b871
-#   text hash     76b0817b5dda9529
+#   content hash  722d12a12a39e94d
+#   text hash     523b51deece1b20d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2541479523ffc2a
-#   text hash     a6c3a4ef72aae96b
+#   content hash  dcc078697f580d6a
+#   text hash     cb113cd9e2a6a4a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2541479523ffc2a
-#   text hash     3639d331bcdd60c2
+#   content hash  dcc078697f580d6a
+#   text hash     6ac882d4f9f3c5ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2541479523ffc2a
-#   text hash     8e48a98bc38dc52e
+#   content hash  dcc078697f580d6a
+#   text hash     876fe41238eb1d0c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 
@@ -488,7 +488,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos, in_prefix_len)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2541479523ffc2a
-#   text hash     b01273f74c8a3a8b
+#   content hash  dcc078697f580d6a
+#   text hash     6d63644190ae3a35
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a2541479523ffc2a
-#   text hash     8c1039c14f2112e1
+#   content hash  dcc078697f580d6a
+#   text hash     4ed6a1e80981b8b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

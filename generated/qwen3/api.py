@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4324895883826fad
-#   text hash     01677b19b470239f
+#   content hash  8207c4eddf79adda
+#   text hash     357797b706f9f7a8
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

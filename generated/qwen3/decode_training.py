@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4324895883826fad
-#   text hash     e71f0c53d0fa05aa
+#   content hash  8207c4eddf79adda
+#   text hash     a17831affb07eaf4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

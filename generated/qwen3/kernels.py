@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4324895883826fad
-#   text hash     1933ec168db0b31e
+#   content hash  8207c4eddf79adda
+#   text hash     916f75a0aeb9d439
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 
@@ -628,7 +628,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4324895883826fad
-#   text hash     9413a72f9c386304
+#   content hash  8207c4eddf79adda
+#   text hash     b65e18c8652f74e1
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4324895883826fad
-#   text hash     1872c458c5c0e4e6
+#   content hash  8207c4eddf79adda
+#   text hash     2893f619da3ffb6a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2d91ba42a4c109b
-#   text hash     dd3376422a1f8691
+#   content hash  ea51fc16c3dafc57
+#   text hash     8ef6d12d516cd375
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

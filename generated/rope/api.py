@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2d91ba42a4c109b
-#   text hash     663177dba4db0c6e
+#   content hash  ea51fc16c3dafc57
+#   text hash     86badb5a28c83c90
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2d91ba42a4c109b
-#   text hash     392801fefd99c18c
+#   content hash  ea51fc16c3dafc57
+#   text hash     ecdb6bfbfb42825b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2d91ba42a4c109b
-#   text hash     38dd8c3db401dee4
+#   content hash  ea51fc16c3dafc57
+#   text hash     5d77bf86b73ef5d5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

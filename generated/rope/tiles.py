@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2d91ba42a4c109b
-#   text hash     063488dbc9ca59c7
+#   content hash  ea51fc16c3dafc57
+#   text hash     aa4319709f18348f
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb707d05024f1fc
-#   text hash     84f2e107dd480a44
+#   content hash  cc054ec895a2355e
+#   text hash     177004e3f5d07fde
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb707d05024f1fc
-#   text hash     cccef8ddc889c68f
+#   content hash  cc054ec895a2355e
+#   text hash     09b08d419a819031
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb707d05024f1fc
-#   text hash     821af7671ff8f6ae
+#   content hash  cc054ec895a2355e
+#   text hash     8ce67abcca82efdb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 
@@ -628,7 +628,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb707d05024f1fc
-#   text hash     de8e6ef5dd9beb55
+#   content hash  cc054ec895a2355e
+#   text hash     d9d3e007a583a8e9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1bb707d05024f1fc
-#   text hash     da3b01601b217a45
+#   content hash  cc054ec895a2355e
+#   text hash     d70b9e8b7df4b416
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

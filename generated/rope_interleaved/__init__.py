@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02b37e7490e576f8
-#   text hash     016d1f97442b7e81
+#   content hash  9913b7e416eec873
+#   text hash     577e7f1c7b416624
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

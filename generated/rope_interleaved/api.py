@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02b37e7490e576f8
-#   text hash     c6f28e5c186f70f2
+#   content hash  9913b7e416eec873
+#   text hash     c1b34cd698f1b516
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

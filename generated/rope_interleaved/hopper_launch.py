@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02b37e7490e576f8
-#   text hash     3b9565af5146c387
+#   content hash  9913b7e416eec873
+#   text hash     d5c5873eb09a1f50
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02b37e7490e576f8
-#   text hash     9a07707e10a98e90
+#   content hash  9913b7e416eec873
+#   text hash     388eefc3cd9da735
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 
@@ -628,7 +628,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     keys = (k_desc, v_desc, b, k_offset, kv_h, k_len)
     terms = (scale_log2, q_pos)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, _, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = i >= full_last

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ad564897b2dfb9f
-#   text hash     13141b2274f1a2ed
+#   content hash  de6b882896bb3015
+#   text hash     0ee89e2d99eca798
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

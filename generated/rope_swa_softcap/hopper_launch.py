@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ad564897b2dfb9f
-#   text hash     9d9169fa15c0d893
+#   content hash  de6b882896bb3015
+#   text hash     d0c4b1213b1bb13c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

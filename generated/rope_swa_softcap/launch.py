@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ad564897b2dfb9f
-#   text hash     b16aac8e2ca8d3bf
+#   content hash  de6b882896bb3015
+#   text hash     ca154cf157fabd15
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eba417cd881dee8f
-#   text hash     b674644c6f3f77b6
+#   content hash  3184e092ded35e28
+#   text hash     010ee34e0e52f706
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eba417cd881dee8f
-#   text hash     4b41603287023360
+#   content hash  3184e092ded35e28
+#   text hash     1ea886661801fcb0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eba417cd881dee8f
-#   text hash     445cf9115babdf01
+#   content hash  3184e092ded35e28
+#   text hash     584c032a358d983a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eba417cd881dee8f
-#   text hash     f14338848c459f42
+#   content hash  3184e092ded35e28
+#   text hash     40ef3b0645cb01b7
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

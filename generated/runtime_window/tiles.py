@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eba417cd881dee8f
-#   text hash     22c26d90def21fa6
+#   content hash  3184e092ded35e28
+#   text hash     dccb7b5be970820b
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4dae9df2f2eb4839
-#   text hash     b8ca11a719d47fa0
+#   content hash  02a3f68d6d7356e8
+#   text hash     dace4deb99ff2c68
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4dae9df2f2eb4839
-#   text hash     450f0d88f398d405
+#   content hash  02a3f68d6d7356e8
+#   text hash     a6a7ddc6fd6add96
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4dae9df2f2eb4839
-#   text hash     dc3f82ba12cbf31b
+#   content hash  02a3f68d6d7356e8
+#   text hash     759c07641a24441f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

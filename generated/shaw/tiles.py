@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4dae9df2f2eb4839
-#   text hash     c5a4cfd02888e10c
+#   content hash  02a3f68d6d7356e8
+#   text hash     17737009145d281b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7e86bdb3cf9251ba
-#   text hash     83b2c9550e48900e
+#   content hash  c9bcf464c3e202bf
+#   text hash     3e369f7429fda914
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7e86bdb3cf9251ba
-#   text hash     68ac4cc5b000ddfd
+#   content hash  c9bcf464c3e202bf
+#   text hash     0cb7b0e6b9112807
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7e86bdb3cf9251ba
-#   text hash     e1686d1a34fe3c22
+#   content hash  c9bcf464c3e202bf
+#   text hash     ce337b45fcdcbb52
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7e86bdb3cf9251ba
-#   text hash     15609ec77e7e70e1
+#   content hash  c9bcf464c3e202bf
+#   text hash     af3a1a974b4ca1f5
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3e0a979234061756
-#   text hash     e9f02d460735dfac
+#   content hash  137d830f1ed5960d
+#   text hash     22cf353a8d62e63b
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

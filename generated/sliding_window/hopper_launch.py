@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3e0a979234061756
-#   text hash     2fbf4fcec52b78ed
+#   content hash  137d830f1ed5960d
+#   text hash     f59c3bb61b8a25ba
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

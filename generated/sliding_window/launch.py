@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3e0a979234061756
-#   text hash     9e4780493c2f77a2
+#   content hash  137d830f1ed5960d
+#   text hash     d13a0cdd79de2e6d
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3e0a979234061756
-#   text hash     27fe218a4609a44b
+#   content hash  137d830f1ed5960d
+#   text hash     ca1185e8662de342
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3e0a979234061756
-#   text hash     7f3549f22555ea32
+#   content hash  137d830f1ed5960d
+#   text hash     f6a18183e1a02c95
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  018a674916c45519
-#   text hash     847a0fe1f89ef902
+#   content hash  6bc8a0744c2d7607
+#   text hash     809210d0fbf97972
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  018a674916c45519
-#   text hash     5318fb98e3caf26f
+#   content hash  6bc8a0744c2d7607
+#   text hash     cb5bc8ff554fe562
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  018a674916c45519
-#   text hash     200d3f6b7780bc62
+#   content hash  6bc8a0744c2d7607
+#   text hash     79196a06ebdf9114
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9070461c3e16813c
-#   text hash     6c3e671abcd0d992
+#   content hash  23659cbf256259d0
+#   text hash     ec2902414b73d9a4
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

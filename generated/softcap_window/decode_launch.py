@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9070461c3e16813c
-#   text hash     276e4a3efc65dc8e
+#   content hash  23659cbf256259d0
+#   text hash     22d6330af8acb197
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

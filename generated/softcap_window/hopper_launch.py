@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9070461c3e16813c
-#   text hash     1c871b117b4cd1a1
+#   content hash  23659cbf256259d0
+#   text hash     332e1a75dcf76371
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9070461c3e16813c
-#   text hash     82c5da5b08cd3dc0
+#   content hash  23659cbf256259d0
+#   text hash     0e7fad1290720812
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9070461c3e16813c
-#   text hash     cfe90b4b070c1f20
+#   content hash  23659cbf256259d0
+#   text hash     1c60b62e525e2195
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  50d9f0e08d3f74a8
-#   text hash     8d0e3fbc1f27ac40
+#   content hash  c0a38aafce6b209c
+#   text hash     5db996f8158e252c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

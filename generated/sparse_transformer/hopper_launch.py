@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  50d9f0e08d3f74a8
-#   text hash     0fa529d83a2bd2a8
+#   content hash  c0a38aafce6b209c
+#   text hash     221aa77dba87179b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

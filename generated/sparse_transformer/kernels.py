@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  50d9f0e08d3f74a8
-#   text hash     d37720797051f635
+#   content hash  c0a38aafce6b209c
+#   text hash     24387e447729a872
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  50d9f0e08d3f74a8
-#   text hash     16263609a9a02e44
+#   content hash  c0a38aafce6b209c
+#   text hash     1ca2d4dbf49a0435
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

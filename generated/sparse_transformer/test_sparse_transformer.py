@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  50d9f0e08d3f74a8
-#   text hash     0c16da05c5f8628a
+#   content hash  c0a38aafce6b209c
+#   text hash     6fe3437fa65bb1b2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

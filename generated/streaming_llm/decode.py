@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35cacca7e41d58e3
-#   text hash     48a80c1bd189716b
+#   content hash  9873a54893db62c7
+#   text hash     830e5799ca680c0c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35cacca7e41d58e3
-#   text hash     a78ffa5e2333ef38
+#   content hash  9873a54893db62c7
+#   text hash     24689ebb2b2f40d4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

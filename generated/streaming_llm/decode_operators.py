@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35cacca7e41d58e3
-#   text hash     e4787d84727d3c03
+#   content hash  9873a54893db62c7
+#   text hash     1e3c5cb0741ee944
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35cacca7e41d58e3
-#   text hash     6657d48dd731220d
+#   content hash  9873a54893db62c7
+#   text hash     05bc2f57975e2aab
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -440,7 +440,7 @@ def load_tiles(
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
                 for span in tl.range(0, 2):
-                    first, full_first, full_last, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
+                    first, _, _, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
                     for j in tl.range(first, last):
                         k_start = (first + last - 1 - j) * BLOCK_N
                         load_keys(

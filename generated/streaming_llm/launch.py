@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35cacca7e41d58e3
-#   text hash     9aebf4c58c19847d
+#   content hash  9873a54893db62c7
+#   text hash     16f647b388e1d242
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35cacca7e41d58e3
-#   text hash     de4be5d92f2d68f4
+#   content hash  9873a54893db62c7
+#   text hash     9f100ddabcc513ba
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  206aa8916d0ad944
-#   text hash     9e555235c4117f7b
+#   content hash  5ed75137943a0251
+#   text hash     bea19cc790d9a202
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

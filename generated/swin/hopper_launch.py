@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  206aa8916d0ad944
-#   text hash     3eb78cb15d128919
+#   content hash  5ed75137943a0251
+#   text hash     7d1f34088eaa5ccc
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  206aa8916d0ad944
-#   text hash     e0ed52b511b63e17
+#   content hash  5ed75137943a0251
+#   text hash     44798cc8bb90a61c
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  206aa8916d0ad944
-#   text hash     cb9c011c964ed0fb
+#   content hash  5ed75137943a0251
+#   text hash     9b642b10559922f7
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

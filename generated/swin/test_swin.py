@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  206aa8916d0ad944
-#   text hash     d8fd5b86d9d6aa0a
+#   content hash  5ed75137943a0251
+#   text hash     e3e5940cffa8b089
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  206aa8916d0ad944
-#   text hash     f5cc4821aeadbad8
+#   content hash  5ed75137943a0251
+#   text hash     f405a8008ba0ac41
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

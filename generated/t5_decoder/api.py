@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bba3802b0f9c9f46
-#   text hash     0e6b3f1d32e53ea3
+#   content hash  4d362219974ad370
+#   text hash     aac3bde76bc6e0b0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

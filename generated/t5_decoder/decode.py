@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bba3802b0f9c9f46
-#   text hash     829a6d94ba746bc1
+#   content hash  4d362219974ad370
+#   text hash     55bdd26b47938869
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bba3802b0f9c9f46
-#   text hash     8b10c5958187ae43
+#   content hash  4d362219974ad370
+#   text hash     01f84821983a89af
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

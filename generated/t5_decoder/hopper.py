@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bba3802b0f9c9f46
-#   text hash     f65856221d7d98d7
+#   content hash  4d362219974ad370
+#   text hash     2b580c1bc425756e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -449,7 +449,7 @@ def load_tiles(
                     rows = [b, h, q_offset + q_start + worker * 64, 0]
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
-                first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(

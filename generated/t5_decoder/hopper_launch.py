@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bba3802b0f9c9f46
-#   text hash     3b8ecca873c1de8c
+#   content hash  4d362219974ad370
+#   text hash     73e1fd65adf21745
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d31156c209d6a87
-#   text hash     bfd14d9a4bc37e94
+#   content hash  7a9a961633bacbfd
+#   text hash     09656584c8da93c2
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

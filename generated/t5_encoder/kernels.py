@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d31156c209d6a87
-#   text hash     09e8f0ab729a35a2
+#   content hash  7a9a961633bacbfd
+#   text hash     8f9435e58e2fb395
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

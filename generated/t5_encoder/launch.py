@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d31156c209d6a87
-#   text hash     7d2533fb1c34bb57
+#   content hash  7a9a961633bacbfd
+#   text hash     ef0714ce2802e973
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d31156c209d6a87
-#   text hash     992b7dab4d3eff28
+#   content hash  7a9a961633bacbfd
+#   text hash     994ddc13ca4bd901
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  190db1faf561063a
-#   text hash     df687a2506915935
+#   content hash  69f3dede686d87a2
+#   text hash     44aeaefab9f9549c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  190db1faf561063a
-#   text hash     970949b6ad3cb7ae
+#   content hash  69f3dede686d87a2
+#   text hash     49878a52f43320d5
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

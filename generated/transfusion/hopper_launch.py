@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  190db1faf561063a
-#   text hash     b309acfcc939b327
+#   content hash  69f3dede686d87a2
+#   text hash     eb7f711e4e0163e3
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

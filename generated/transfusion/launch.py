@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  190db1faf561063a
-#   text hash     7a3fe8d4b6592cb0
+#   content hash  69f3dede686d87a2
+#   text hash     eebe43a88fdde3bf
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

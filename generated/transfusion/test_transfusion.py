@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  190db1faf561063a
-#   text hash     fe1b78cd9c0f75d9
+#   content hash  69f3dede686d87a2
+#   text hash     54875a8c8596c3f2
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ada19dd260bb2bb4
-#   text hash     8a133c5215b38fb7
+#   content hash  928c1bb599d9473f
+#   text hash     7453d7679e8905b3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ada19dd260bb2bb4
-#   text hash     7e161ab6ac6e0488
+#   content hash  928c1bb599d9473f
+#   text hash     fd9632d77cab9623
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ada19dd260bb2bb4
-#   text hash     f5efe8628284007f
+#   content hash  928c1bb599d9473f
+#   text hash     22c32aaa27493de7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -442,7 +442,7 @@ def load_tiles(
                     rows = [b, h, q_offset + q_start + worker * 64, 0]
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
-                first, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
+                first, _, _, last = key_tiles(q_len, k_len, BLOCK_N)
                 for j in tl.range(first, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ada19dd260bb2bb4
-#   text hash     3f65c7db5291c16f
+#   content hash  928c1bb599d9473f
+#   text hash     60a3ca7e26197a9b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

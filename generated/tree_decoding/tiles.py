@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ada19dd260bb2bb4
-#   text hash     bf23b5f569e25c48
+#   content hash  928c1bb599d9473f
+#   text hash     37e1f9248a52dee6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -71,8 +71,9 @@ def test_slopes_meet_weights_before_the_product_under_way_is_waited_for() -> Non
 def masks_all(backward: Backward) -> bool:
     """Whether all tiles take the mask; else it stands under a branch."""
     code = "\n".join(line for block in backward.kernel.blocks.values() for line in lines(block))
-    assert ("mixed=True" in code) != ("mixed=mixed" in code)
-    return "mixed=True" in code
+    assert ("if mixed:" in code) == ("mixed=mixed" in code)
+    assert "keep = " in code
+    return "if mixed:" not in code
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .sides import BLOCKS
@@ -42,13 +42,19 @@ class Loops:
     @property
     def range(self) -> tuple[Block, ...]:
         """The statements that work the range out."""
+        return self.range_for((*self._short, *self._tiles))
+
+    def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
+        """The statements that work the range out, as far as a walk over it needs to know of full tiles."""
         if self.states:
             own = self.states.own
             given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", BLOCKS[own])
             found = f"load_range({', '.join((*given, self.tiles.block))})"
         else:
             found = self.tiles.call("span")
-        return (Statement(_RANGE, found), *self.narrowed)
+        read = {"first", "last", *reads((*self.narrowed, *walk))}
+        ends = (end if end in read else "_" for end in _RANGE.split(", "))
+        return (Statement(", ".join(ends), found), *self.narrowed)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -56,14 +62,18 @@ class Loops:
         if self.states and not self.states.ranged:
             return self._by_state(self.states)
         spans = len(self.tiles.ends)
-        before: tuple[Block, ...] = () if self.known else self.range
-        if self.full_if and self.tiles.full and "full_last" in reads(self._tiles):
-            before += (
-                Comment("a short tile at the end takes a mask"),
-                Statement("full_last", f"tl.where({self.full_if}, full_last, full_first)"),
-            )
-        inner = (*before, *self._tiles)
+        inner = (*(() if self.known else self.range), *self._short, *self._tiles)
         return (Loop("span", "0", str(spans), inner),) if spans > 1 else inner
+
+    @property
+    def _short(self) -> tuple[Block, ...]:
+        """The statements that leave a side's last tile no full ones where it is short."""
+        if not self.full_if or not self.tiles.full or "full_last" not in reads(self._tiles):
+            return ()
+        return (
+            Comment("a short tile at the end takes a mask"),
+            Statement("full_last", f"tl.where({self.full_if}, full_last, full_first)"),
+        )
 
     @property
     def _tiles(self) -> tuple[Block, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..expressions.inputs import Input
-from .statements import Block, Bundle, Call
+from .statements import Block, Branch, Bundle, Call
 
 _LOADED = ("tiles", "rows", "fragments", "strips")
 
@@ -87,11 +88,16 @@ class Step:
     bundles: tuple[tuple[str, tuple[str, ...]], ...]  # what no step changes: tuples and the names in them
     constants: tuple[str, ...]
     tails: bool  # whether the next sequence may begin inside a tile
+    masks_all: bool = False  # whether all tiles take the mask
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """All that it takes: it masks where a tile is `mixed`, and clears the next sequence's rows in a `tail`."""
-        return (*self._given, "mixed", *(("tail",) if self.tails else ()))
+        return (*self._given, *(() if self.masks_all else ("mixed",)), *(("tail",) if self.tails else ()))
+
+    def masked(self, blocks: Iterable[Block]) -> tuple[Block, ...]:
+        """What a mask takes, where a tile needs it."""
+        return tuple(blocks) if self.masks_all else (Branch("mixed", tuple(blocks)),)
 
     @property
     def _given(self) -> tuple[str, ...]:
@@ -114,7 +120,7 @@ class Step:
 
     def call(self, mixed: str, tail: str) -> Call:
         """The call for one tile."""
-        kind = (f"mixed={mixed}", *((f"tail={tail}",) if self.tails else ()))
+        kind = (*(() if self.masks_all else (f"mixed={mixed}",)), *((f"tail={tail}",) if self.tails else ()))
         return Call(", ".join(self.results), self.function, (*self._given, *kind))
 
 

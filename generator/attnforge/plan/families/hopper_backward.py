@@ -102,7 +102,7 @@ class Backward:
         results = ("at", "dk", "dv", *(s.name for s in self.terms.sums))
         own = (*results, "k_tiles", "v_tile", "q_start", "exchange", "queries", "dq_sum_desc")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
-        return Step("accumulate", results, own, self._given(("sum_tile",), own), constants, False)
+        return Step("accumulate", results, own, self._given(("sum_tile",), own), constants, False, self._masks_all)
 
     def _given(self, more: tuple[str, ...], own: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What no step changes: what terms read, and `more`; a step is given its `own` besides."""
@@ -146,7 +146,7 @@ class Backward:
         """
         terms = self.terms
         banded = terms.banded and not visibility.key_bounds(terms) and terms.weight != "sloped"
-        return banded or terms.steep
+        return banded or terms.steep or not self.shared.analysis.queries.full
 
     @property
     def _head_loads(self) -> tuple[Statement, ...]:
@@ -273,8 +273,7 @@ class Backward:
         return {
             "rows": (*self.step.unpacked, *self._rows(self._scored)),
             "scored": self._scored,
-            "masked": self._masked,
-            "guarded": self.terms.guarded,
+            "masked": self.step.masked((*self._masked, Statement("p", "tl.where(keep, p, 0.0)"), *self.terms.guarded)),
             "sloped": self._sloped,
             "summed": self.terms.outward if self.terms.sums else (),
             "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),

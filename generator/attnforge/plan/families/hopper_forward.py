@@ -304,7 +304,7 @@ class Forward:
 
     def _spanned(self, visit: tuple[Block, ...]) -> tuple[Block, ...]:
         """The visit of each range of tiles, once the range is worked out."""
-        body = (*self.loops.range, *visit)
+        body = (*self.loops.range_for(visit), *visit)
         return (Loop("span", "0", str(self.spans), body),) if self.spans > 1 else body
 
     @property

@@ -29,7 +29,7 @@ class Wide(Backward):
 
     @property
     def _masks_all(self) -> bool:
-        return False  # the group that makes weights has registers for both
+        return not self.shared.analysis.queries.full  # the group that makes weights has registers for both
 
     @cached_property
     def step(self) -> Step:
@@ -39,7 +39,7 @@ class Wide(Backward):
         start = ("q_start",) if "q_start" in reads(rows) else ()
         constants = ("D", "BLOCK_M", "STAGES", "SCORES", "OUT")
         own = (*results, "k_tile", *start, "queries", "exchange")
-        return Step("weigh", results, own, self._given((), own), constants, False)
+        return Step("weigh", results, own, self._given((), own), constants, False, self._masks_all)
 
     @property
     def kernel(self) -> Kernel:

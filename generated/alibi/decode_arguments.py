@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  19487bc8c9eea1f5
-#   text hash     55e2b46b6dd0f44b
+#   content hash  fa3f197655b0efed
+#   text hash     cad388dde1acc66f
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -47,7 +47,7 @@ class Call:
         # whether new tokens can be read where they stand, one after the other
         rows = q.reshape(-1, *q.shape[-2:])
         self.in_rows = rows.data_ptr() == q.data_ptr() and rows.stride(-1) == 1
-        self.in_rows &= positions is None or positions.reshape(-1).data_ptr() == positions.data_ptr()
+        self.in_rows &= positions is None or positions.is_contiguous()
         self.shapes, self.numbers, self.alike = (), (), None
         self.launches = {}  # by precision, and whether there is an LSE
 
@@ -75,7 +75,7 @@ def _span(x):
 def remembered(calls, check, given, numbers):
     """What `check` makes of a call, and whether the last call was like this one, which none can take a gradient of.
 
-    From the second call with such shapes and numbers on nothing is checked.
+    A last call whose tensors stand beside multiples of 16 bytes is like none, as others may run other kernels. From the second call with such shapes and numbers on nothing is checked.
     """
     try:
         last = calls.get(None)
@@ -97,7 +97,8 @@ def remembered(calls, check, given, numbers):
             # lengths that never come again
             calls.clear()
         calls[key] = call
-    if not any(x is not None and x.requires_grad for x in given):
+    aligned = not any(isinstance(x, tuple) and x[-1] for x in shapes)
+    if aligned and not any(x is not None and x.requires_grad for x in given):
         call.alike = call.alike or call.find_alike(given)
         calls[None] = call
     return call, False

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f0af8ad9e93cb7f
-#   text hash     deb487c25a1ed356
+#   content hash  e679591358c1c79b
+#   text hash     7e8b7a569d56673f
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

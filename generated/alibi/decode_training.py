@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f0af8ad9e93cb7f
-#   text hash     8bea4b4a1d545c98
+#   content hash  e679591358c1c79b
+#   text hash     80e9cc16f6c89120
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

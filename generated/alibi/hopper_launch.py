@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f0af8ad9e93cb7f
-#   text hash     929ffd8988727dae
+#   content hash  e679591358c1c79b
+#   text hash     78599e82f06d2c61
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

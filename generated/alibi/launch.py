@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f0af8ad9e93cb7f
-#   text hash     0ca57215326a687c
+#   content hash  e679591358c1c79b
+#   text hash     7b4a6652e722dd8c
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

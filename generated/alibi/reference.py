@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f0af8ad9e93cb7f
-#   text hash     44889b622215a47d
+#   content hash  e679591358c1c79b
+#   text hash     8fa5a78a0fb6e166
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1dec23fc98ab68e7
-#   text hash     3676bbb8a2a8ad83
+#   content hash  943c993da433f3b3
+#   text hash     68279e375fb3e033
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1dec23fc98ab68e7
-#   text hash     5119bb2286f27190
+#   content hash  943c993da433f3b3
+#   text hash     49768d8ccd7da378
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1dec23fc98ab68e7
-#   text hash     47edf73e68e33d26
+#   content hash  943c993da433f3b3
+#   text hash     e2f02fb125858019
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

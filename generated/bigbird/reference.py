@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1dec23fc98ab68e7
-#   text hash     c4b0af31cd45b2e0
+#   content hash  943c993da433f3b3
+#   text hash     c2af2b9385f9acc7
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

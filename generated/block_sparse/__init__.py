@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b199e9f7f036d7c2
-#   text hash     f713c7a4c0196ef3
+#   content hash  8615772c14e6dba0
+#   text hash     d17f798780669ec2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

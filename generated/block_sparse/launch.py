@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b199e9f7f036d7c2
-#   text hash     50988f6e6b3330f2
+#   content hash  8615772c14e6dba0
+#   text hash     aff586db13a27b04
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

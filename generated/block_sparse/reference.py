@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b199e9f7f036d7c2
-#   text hash     5a70724f2e889fc6
+#   content hash  8615772c14e6dba0
+#   text hash     5b0e71bd92ff793a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

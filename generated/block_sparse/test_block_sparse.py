@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b199e9f7f036d7c2
-#   text hash     e5fd56c17454ac61
+#   content hash  8615772c14e6dba0
+#   text hash     c384eebf688b6cb1
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

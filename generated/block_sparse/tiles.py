@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b199e9f7f036d7c2
-#   text hash     afc5fc2882e542fc
+#   content hash  8615772c14e6dba0
+#   text hash     a6f832b479557f82
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

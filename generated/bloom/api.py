@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  59849bf65aaa608f
-#   text hash     3e3d8f01dee29a5d
+#   content hash  275adf88d584c66c
+#   text hash     92620343bd111e9e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

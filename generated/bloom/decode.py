@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  59849bf65aaa608f
-#   text hash     1d428dfe578d55b9
+#   content hash  275adf88d584c66c
+#   text hash     9f8053faf1f92054
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -206,7 +206,7 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
             v_new,
             k_cache,
             v_cache,
-            slot_mapping.reshape(-1),
+            slot_mapping.contiguous().view(-1),
             decode_arguments.by_place(k_scale),
             decode_arguments.by_place(v_scale),
             k_scale is not None and k_scale.dim() == 3,

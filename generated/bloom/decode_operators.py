@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  59849bf65aaa608f
-#   text hash     afd51e3271eeefdb
+#   content hash  275adf88d584c66c
+#   text hash     b482ef7ff7979e16
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  59849bf65aaa608f
-#   text hash     3849229a13976867
+#   content hash  275adf88d584c66c
+#   text hash     eddd35f1f7d0d8a8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  59849bf65aaa608f
-#   text hash     7509e4b1275e71d2
+#   content hash  275adf88d584c66c
+#   text hash     f7c1e72982b0d6c3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f501130de7ea932
-#   text hash     7d3df951e51068f5
+#   content hash  aed56823f7e7486a
+#   text hash     75586e91c118cec4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

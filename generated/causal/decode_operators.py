@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f501130de7ea932
-#   text hash     4724f9d5021b8eed
+#   content hash  aed56823f7e7486a
+#   text hash     60359094dc5ad4ab
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f501130de7ea932
-#   text hash     30f7a803be5d56b7
+#   content hash  aed56823f7e7486a
+#   text hash     12ae19911688365b
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f501130de7ea932
-#   text hash     732ad178eeca276e
+#   content hash  aed56823f7e7486a
+#   text hash     48bec1615b7248df
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f501130de7ea932
-#   text hash     613c467986619aa7
+#   content hash  aed56823f7e7486a
+#   text hash     e450c175bdb9448c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f501130de7ea932
-#   text hash     5b6e63ae88591728
+#   content hash  aed56823f7e7486a
+#   text hash     cf414241cd99d900
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f501130de7ea932
-#   text hash     ca513fcacee5c984
+#   content hash  aed56823f7e7486a
+#   text hash     c6fb5f89a6797d5a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8e4f44d24d6b057f
-#   text hash     a6496daf0d15d4f7
+#   content hash  84bb693533ecfe98
+#   text hash     77090bf5594bde6e
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8e4f44d24d6b057f
-#   text hash     78a56ef92db2b45b
+#   content hash  84bb693533ecfe98
+#   text hash     3f727a2355d4f8f0
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

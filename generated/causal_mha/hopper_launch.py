@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8e4f44d24d6b057f
-#   text hash     f7f95273ef10ad03
+#   content hash  84bb693533ecfe98
+#   text hash     8d52edbf21284f35
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8e4f44d24d6b057f
-#   text hash     55f356bd04ca05a2
+#   content hash  84bb693533ecfe98
+#   text hash     fd4515c99c70c13b
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

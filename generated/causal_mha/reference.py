@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8e4f44d24d6b057f
-#   text hash     00e527f3716c8618
+#   content hash  84bb693533ecfe98
+#   text hash     3759bc767de18558
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

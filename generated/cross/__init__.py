@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a1ff8c1546aba4d
-#   text hash     4cb24962c4792d2f
+#   content hash  4b433e13759d260e
+#   text hash     d2faa3e593ad4d82
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a1ff8c1546aba4d
-#   text hash     83aa2623b6cee8ea
+#   content hash  4b433e13759d260e
+#   text hash     62b59f3d1ba1a787
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

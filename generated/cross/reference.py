@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a1ff8c1546aba4d
-#   text hash     299b5130ccbc5fc3
+#   content hash  4b433e13759d260e
+#   text hash     d1bc60990195be9a
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a1ff8c1546aba4d
-#   text hash     7e1b9ceb58071cb4
+#   content hash  4b433e13759d260e
+#   text hash     fbaa104f9bfb1344
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

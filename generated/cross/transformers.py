@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a1ff8c1546aba4d
-#   text hash     c41128f68f011c9b
+#   content hash  4b433e13759d260e
+#   text hash     8a1b953eb4e707fc
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

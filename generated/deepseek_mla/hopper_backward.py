@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e29ffdee70db1a45
-#   text hash     7749d28e8d880c1d
+#   content hash  4e54047dcfd9b94b
+#   text hash     f90a555f54c906d5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e29ffdee70db1a45
-#   text hash     d158887c7b47fdab
+#   content hash  4e54047dcfd9b94b
+#   text hash     e80bf3b3fce3fc98
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e29ffdee70db1a45
-#   text hash     9bcaf51831c4e3c1
+#   content hash  4e54047dcfd9b94b
+#   text hash     3ccd2d71dc9d4be2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e29ffdee70db1a45
-#   text hash     6cc6ebb67c68a319
+#   content hash  4e54047dcfd9b94b
+#   text hash     a38346ed1a64068f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

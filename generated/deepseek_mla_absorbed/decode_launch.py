@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fea97b72c7bad447
-#   text hash     37f988f18d3fb9ba
+#   content hash  44d6c1258e63a686
+#   text hash     46bd4632b2869bb4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fea97b72c7bad447
-#   text hash     8cbd6772b5563b31
+#   content hash  44d6c1258e63a686
+#   text hash     8354f63ebbcc26d9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

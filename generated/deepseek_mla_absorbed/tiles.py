@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fea97b72c7bad447
-#   text hash     15d9093082d25fd8
+#   content hash  44d6c1258e63a686
+#   text hash     58a2272d20c4ea23
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

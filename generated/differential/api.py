@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e37b15395544b5e
-#   text hash     e5130edd5a24e919
+#   content hash  1d32663924d42215
+#   text hash     71320568c4aa01ed
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e37b15395544b5e
-#   text hash     069c40cff01a26fa
+#   content hash  1d32663924d42215
+#   text hash     04336aec2af3b729
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e37b15395544b5e
-#   text hash     851ede28d01108be
+#   content hash  1d32663924d42215
+#   text hash     7ac94d632fb5ca7d
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

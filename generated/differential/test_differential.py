@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e37b15395544b5e
-#   text hash     350e9867cdbca1d0
+#   content hash  1d32663924d42215
+#   text hash     d9687a62e15c7b65
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e37b15395544b5e
-#   text hash     119b76a120dfdf7d
+#   content hash  1d32663924d42215
+#   text hash     a1bfac50478ed35a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

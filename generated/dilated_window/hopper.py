@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e8b46f5b3acb5c1a
-#   text hash     065f1585a239aaf4
+#   content hash  a5cf71e8cb365155
+#   text hash     bfebc8a5147707bb
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e8b46f5b3acb5c1a
-#   text hash     74b3f8083cc4fd89
+#   content hash  a5cf71e8cb365155
+#   text hash     dbcac4b29e8c41e4
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e8b46f5b3acb5c1a
-#   text hash     3c9b71a195e501d4
+#   content hash  a5cf71e8cb365155
+#   text hash     09661f343960ea92
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

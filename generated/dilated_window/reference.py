@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e8b46f5b3acb5c1a
-#   text hash     d82924424a8e2b76
+#   content hash  a5cf71e8cb365155
+#   text hash     a1aeaecbd6699d61
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

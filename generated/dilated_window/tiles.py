@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e8b46f5b3acb5c1a
-#   text hash     a0fa490cee45d075
+#   content hash  a5cf71e8cb365155
+#   text hash     478edb5a5d751da0
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

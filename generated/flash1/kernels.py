@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  498a4d01266f31c6
-#   text hash     1358d4a53bb10a90
+#   content hash  1adf1eac7dec6c9f
+#   text hash     32b815e8b303022f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  498a4d01266f31c6
-#   text hash     e9529835906ac491
+#   content hash  1adf1eac7dec6c9f
+#   text hash     3842aaa0a80fdbb8
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  498a4d01266f31c6
-#   text hash     bbe28a43c9f471f2
+#   content hash  1adf1eac7dec6c9f
+#   text hash     4ca420a383243541
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

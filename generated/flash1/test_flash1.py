@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  498a4d01266f31c6
-#   text hash     546af8e2c6ab5933
+#   content hash  1adf1eac7dec6c9f
+#   text hash     02d9c24afc4d94a5
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

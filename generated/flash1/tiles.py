@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  498a4d01266f31c6
-#   text hash     b82b47280227ff80
+#   content hash  1adf1eac7dec6c9f
+#   text hash     0a525b2baf111afc
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

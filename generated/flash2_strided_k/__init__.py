@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  567c54df99007040
-#   text hash     2aa0a8e600fa19b8
+#   content hash  c909dde70ff91757
+#   text hash     7f3885448bcd6621
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  567c54df99007040
-#   text hash     10f5393b68acfa98
+#   content hash  c909dde70ff91757
+#   text hash     28701a94ef4ff15f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

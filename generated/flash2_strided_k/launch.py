@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  567c54df99007040
-#   text hash     9a39c8fea4fd437d
+#   content hash  c909dde70ff91757
+#   text hash     72cf3cbf22cbb5dd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

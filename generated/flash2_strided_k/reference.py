@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  567c54df99007040
-#   text hash     f1e081fb952086bd
+#   content hash  c909dde70ff91757
+#   text hash     439e8d50b47ec60c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

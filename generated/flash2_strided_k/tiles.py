@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  567c54df99007040
-#   text hash     5200a3cd38fea48d
+#   content hash  c909dde70ff91757
+#   text hash     8962e88e45dfcf1f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cf0fd1357f016ba
-#   text hash     09c473664bd1c1c9
+#   content hash  9be7cb5adf2a27db
+#   text hash     622b9f2e2a731be7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cf0fd1357f016ba
-#   text hash     1f49dd0b3e315408
+#   content hash  9be7cb5adf2a27db
+#   text hash     8890d31abebc6e81
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cf0fd1357f016ba
-#   text hash     48ebca77992334b0
+#   content hash  9be7cb5adf2a27db
+#   text hash     0fb68f049dc1c212
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cf0fd1357f016ba
-#   text hash     0eae615b742a1353
+#   content hash  9be7cb5adf2a27db
+#   text hash     9f79a45ef461210e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

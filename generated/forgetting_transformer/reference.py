@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cf0fd1357f016ba
-#   text hash     e2bff8eecdd99a85
+#   content hash  9be7cb5adf2a27db
+#   text hash     5ad07fb12732e4da
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

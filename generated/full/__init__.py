@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40388f30025e6f7f
-#   text hash     5046c9b00bcdbc06
+#   content hash  40f5e025700ab8a3
+#   text hash     8e6cc46a7b5754b9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40388f30025e6f7f
-#   text hash     0f5f5f18cf170ac2
+#   content hash  40f5e025700ab8a3
+#   text hash     a59ebd1b984618b6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

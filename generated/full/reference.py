@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40388f30025e6f7f
-#   text hash     395542de4c2eb281
+#   content hash  40f5e025700ab8a3
+#   text hash     dfb8dcfabc83e3cf
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

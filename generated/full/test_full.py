@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40388f30025e6f7f
-#   text hash     29ce0516b36e96f2
+#   content hash  40f5e025700ab8a3
+#   text hash     6434c3b6c48cb76b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

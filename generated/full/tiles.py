@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40388f30025e6f7f
-#   text hash     9b8f23a89ad317ce
+#   content hash  40f5e025700ab8a3
+#   text hash     57a80021eb51c0e1
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f85be40f02485e45
-#   text hash     b9d5f9a940d59ad0
+#   content hash  22c5b91f5f7be60b
+#   text hash     cc6515f3d4c2b396
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

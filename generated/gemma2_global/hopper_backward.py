@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f85be40f02485e45
-#   text hash     d9d159ed751566cf
+#   content hash  22c5b91f5f7be60b
+#   text hash     8d6e30c3e7bab3be
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f85be40f02485e45
-#   text hash     0158b8a8e53f36ac
+#   content hash  22c5b91f5f7be60b
+#   text hash     6448504462c10849
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

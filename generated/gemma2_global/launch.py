@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f85be40f02485e45
-#   text hash     93ff6a3260fe762f
+#   content hash  22c5b91f5f7be60b
+#   text hash     48b8f72e5a82d6d5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

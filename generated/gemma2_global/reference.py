@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f85be40f02485e45
-#   text hash     cb8d9a20560d0270
+#   content hash  22c5b91f5f7be60b
+#   text hash     ff5218644f74eca9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

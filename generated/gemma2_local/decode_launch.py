@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  18617fb84ea4e6c7
-#   text hash     83faae2c2fa3de55
+#   content hash  25576b568a61a9f5
+#   text hash     7c7a4bb6d700e1d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

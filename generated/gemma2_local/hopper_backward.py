@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  18617fb84ea4e6c7
-#   text hash     d5d86b40671d7dac
+#   content hash  25576b568a61a9f5
+#   text hash     c4338c55a0ff88d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

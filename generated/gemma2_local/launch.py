@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  18617fb84ea4e6c7
-#   text hash     430e0044ba92cabe
+#   content hash  25576b568a61a9f5
+#   text hash     9896b6323a6be02b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

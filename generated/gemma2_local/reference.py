@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  18617fb84ea4e6c7
-#   text hash     6db0241e53f8a5ef
+#   content hash  25576b568a61a9f5
+#   text hash     a3b997d699c53ede
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  18617fb84ea4e6c7
-#   text hash     156fac89e48ffd83
+#   content hash  25576b568a61a9f5
+#   text hash     45a48cad05c959c9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

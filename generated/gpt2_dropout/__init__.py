@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f2ea4f3c48614b6
-#   text hash     20aa9a54c4116199
+#   content hash  c04690f4b6d80827
+#   text hash     b51ad64e2af13b8b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f2ea4f3c48614b6
-#   text hash     b4f6c1f3872e5832
+#   content hash  c04690f4b6d80827
+#   text hash     2bc95855c76ee80e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f2ea4f3c48614b6
-#   text hash     389fb71cd7b7a30c
+#   content hash  c04690f4b6d80827
+#   text hash     d39a0797d3c60e80
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f2ea4f3c48614b6
-#   text hash     49046337c7180bfa
+#   content hash  c04690f4b6d80827
+#   text hash     e05fba1dbfe868b5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

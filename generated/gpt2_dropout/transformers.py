@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f2ea4f3c48614b6
-#   text hash     d8563c2ae9442b06
+#   content hash  c04690f4b6d80827
+#   text hash     95d5e56f83918411
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

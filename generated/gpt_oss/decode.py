@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a77975a706fc8c2
-#   text hash     c68e119b2c786acc
+#   content hash  e6a9080e6a7fcd44
+#   text hash     2748158d9a05612f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -174,10 +174,10 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions
             v_new,
             k_cache,
             v_cache,
-            slot_mapping.reshape(-1),
+            slot_mapping.contiguous().view(-1),
             cos,
             sin,
-            positions.reshape(-1),
+            positions.contiguous().view(-1),
             decode_arguments.by_place(k_scale),
             decode_arguments.by_place(v_scale),
             k_scale is not None and k_scale.dim() == 3,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a77975a706fc8c2
-#   text hash     6c6c358a964ead4d
+#   content hash  e6a9080e6a7fcd44
+#   text hash     1de782ed3ae4a0b6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a77975a706fc8c2
-#   text hash     eaea2bcc85ff9b4e
+#   content hash  e6a9080e6a7fcd44
+#   text hash     847cf152c928ac85
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

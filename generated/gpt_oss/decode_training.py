@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a77975a706fc8c2
-#   text hash     b119a15bd2cee3b0
+#   content hash  e6a9080e6a7fcd44
+#   text hash     085dc83f6cc19099
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

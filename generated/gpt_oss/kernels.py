@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a77975a706fc8c2
-#   text hash     300e609594a21521
+#   content hash  e6a9080e6a7fcd44
+#   text hash     543033e5370b8bef
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

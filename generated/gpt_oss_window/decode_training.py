@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7c2528ff7b3acbf
-#   text hash     f2b77f8f4363f543
+#   content hash  9d922beeced23eb4
+#   text hash     5eddf2bdf0f23345
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

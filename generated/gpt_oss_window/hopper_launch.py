@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7c2528ff7b3acbf
-#   text hash     3651e40a807a9829
+#   content hash  9d922beeced23eb4
+#   text hash     0cb042b115bd2df4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7c2528ff7b3acbf
-#   text hash     313593c92de4b643
+#   content hash  9d922beeced23eb4
+#   text hash     6c94a95f03f71373
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7c2528ff7b3acbf
-#   text hash     94f1a41df7560dce
+#   content hash  9d922beeced23eb4
+#   text hash     bbe9113f04bfc5af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7c2528ff7b3acbf
-#   text hash     8f2f1b006787366b
+#   content hash  9d922beeced23eb4
+#   text hash     9951cc39ede88153
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

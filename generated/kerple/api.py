@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9252266584ab868
-#   text hash     4a71ca95bee70d14
+#   content hash  6a10929fc4a1a543
+#   text hash     47c3babbc7423ed4
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

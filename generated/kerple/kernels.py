@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9252266584ab868
-#   text hash     02b65d14f00b8ef8
+#   content hash  6a10929fc4a1a543
+#   text hash     c159ac75632210e8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

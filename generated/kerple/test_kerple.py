@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9252266584ab868
-#   text hash     b352337d0b26c446
+#   content hash  6a10929fc4a1a543
+#   text hash     35e16946f9bcc53d
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

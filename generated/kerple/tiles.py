@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9252266584ab868
-#   text hash     3b96f3b0b3a3c267
+#   content hash  6a10929fc4a1a543
+#   text hash     f005ca9899c876f9
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

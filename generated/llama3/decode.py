@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7aa282661cc078ba
-#   text hash     1a93a4d7306e9ebf
+#   content hash  71f2f0b6181e6539
+#   text hash     33e56c6f84f26bb9
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -181,10 +181,10 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions
             v_new,
             k_cache,
             v_cache,
-            slot_mapping.reshape(-1),
+            slot_mapping.contiguous().view(-1),
             cos,
             sin,
-            positions.reshape(-1),
+            positions.contiguous().view(-1),
             decode_arguments.by_place(k_scale),
             decode_arguments.by_place(v_scale),
             k_scale is not None and k_scale.dim() == 3,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7aa282661cc078ba
-#   text hash     852df5fe7abda1ea
+#   content hash  71f2f0b6181e6539
+#   text hash     54d63e99b9420dea
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -116,7 +116,14 @@ def attend(
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
     chunks, columns = tile_of_join(splits, v)
     cache = runtime.LaunchCache.of(
-        "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, key_sums is None
+        "decode",
+        q,
+        *call.shapes,
+        call.longest,
+        splits,
+        split_size,
+        lse is None,
+        None if key_sums is None else max_seqlen_k,
     )
     runtime.launch(
         cache, kernels.attend_split, (block_m, block_n), split_values,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7aa282661cc078ba
-#   text hash     7b5fc1f0d3444757
+#   content hash  71f2f0b6181e6539
+#   text hash     1a41049b58fb4d95
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

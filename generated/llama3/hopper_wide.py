@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7aa282661cc078ba
-#   text hash     08c412cb668494e6
+#   content hash  71f2f0b6181e6539
+#   text hash     49e65b2d55b6299d
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

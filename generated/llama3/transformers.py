@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7aa282661cc078ba
-#   text hash     51b9d54f28ad259e
+#   content hash  71f2f0b6181e6539
+#   text hash     c540d36ddb18e66b
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -83,7 +83,7 @@ def attend(
     rows = _rows(attention_mask)
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     if _decodes(query, key, is_causal and angles is None):
-        given["positions"] = positions.expand(query.shape[:3:2])
+        given["positions"] = query.new_zeros(query.shape[:3:2], dtype=torch.int32)
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

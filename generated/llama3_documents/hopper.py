@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd39e0803bc7d9cb
-#   text hash     75d01dc18f46284d
+#   content hash  967a7f76e7954e88
+#   text hash     de51caf9b0b3e910
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

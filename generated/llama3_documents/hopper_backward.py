@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd39e0803bc7d9cb
-#   text hash     89eb59f04877e6a1
+#   content hash  967a7f76e7954e88
+#   text hash     29d7b59ed438e28d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

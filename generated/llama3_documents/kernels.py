@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd39e0803bc7d9cb
-#   text hash     78de16275740f67f
+#   content hash  967a7f76e7954e88
+#   text hash     8fc4f7e4208bd877
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

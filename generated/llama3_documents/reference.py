@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd39e0803bc7d9cb
-#   text hash     f3e4833cd98a7fd7
+#   content hash  967a7f76e7954e88
+#   text hash     2986510d3022e347
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd39e0803bc7d9cb
-#   text hash     c56487973956bed8
+#   content hash  967a7f76e7954e88
+#   text hash     9939ede0d11dd0f4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3739d8e56e51437
-#   text hash     d9633eaa07e95e6b
+#   content hash  e9771a5a6a4da315
+#   text hash     d87b4c3d792995ec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

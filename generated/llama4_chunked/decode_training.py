@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3739d8e56e51437
-#   text hash     a319701a34bc8817
+#   content hash  e9771a5a6a4da315
+#   text hash     1ed1398499b161b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3739d8e56e51437
-#   text hash     fb0cc0f7eed9aad7
+#   content hash  e9771a5a6a4da315
+#   text hash     25fb067ac6e23fbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f3739d8e56e51437
-#   text hash     5a473f75a1fd6578
+#   content hash  e9771a5a6a4da315
+#   text hash     a2dd56342afdb3b6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

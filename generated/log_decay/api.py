@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80b7a069567b858f
-#   text hash     695aebce902fbea1
+#   content hash  fd1039e038fb7a4e
+#   text hash     c70bd418ad91b8d0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80b7a069567b858f
-#   text hash     7e1828adabcec29a
+#   content hash  fd1039e038fb7a4e
+#   text hash     157a8ab8d124e25e
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80b7a069567b858f
-#   text hash     746292925f20a731
+#   content hash  fd1039e038fb7a4e
+#   text hash     7011d898952a9680
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

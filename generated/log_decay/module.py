@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80b7a069567b858f
-#   text hash     b470957abeb1d378
+#   content hash  fd1039e038fb7a4e
+#   text hash     071b907d39ac12d5
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80b7a069567b858f
-#   text hash     9a3b9319f8a12c7b
+#   content hash  fd1039e038fb7a4e
+#   text hash     041776bffd5e63ae
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e556440d69b2633b
-#   text hash     b33d253f3c5e92f2
+#   content hash  39c97a9fdfb81083
+#   text hash     665db0297370da85
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

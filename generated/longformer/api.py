@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e556440d69b2633b
-#   text hash     adf5f39012d4942d
+#   content hash  39c97a9fdfb81083
+#   text hash     932f5d10146c9a89
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e556440d69b2633b
-#   text hash     dfabc2c853453176
+#   content hash  39c97a9fdfb81083
+#   text hash     0df60ac68b8348c8
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e556440d69b2633b
-#   text hash     73a31f83c0f63a22
+#   content hash  39c97a9fdfb81083
+#   text hash     6857c33bf9bb0ec5
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e556440d69b2633b
-#   text hash     72665a2b3c656f6f
+#   content hash  39c97a9fdfb81083
+#   text hash     80377153d1bec6c2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

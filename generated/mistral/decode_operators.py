@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c9b8360bc333233
-#   text hash     fe9ab19e130f124d
+#   content hash  4fe8f62a24d58551
+#   text hash     b947c9186639c646
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c9b8360bc333233
-#   text hash     b891157a139fcd04
+#   content hash  4fe8f62a24d58551
+#   text hash     5296c0edc60c7b54
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

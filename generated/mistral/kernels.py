@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c9b8360bc333233
-#   text hash     e01c3ace08b1da80
+#   content hash  4fe8f62a24d58551
+#   text hash     547bacd87b16b5f6
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c9b8360bc333233
-#   text hash     89a63d6325939e65
+#   content hash  4fe8f62a24d58551
+#   text hash     be10bb1c39a5093c
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c9b8360bc333233
-#   text hash     11f4362449495d68
+#   content hash  4fe8f62a24d58551
+#   text hash     07ed4b8569f3ea52
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c9b8360bc333233
-#   text hash     67d4236bb3c4b14d
+#   content hash  4fe8f62a24d58551
+#   text hash     21f6299a1667a9af
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -83,7 +83,7 @@ def attend(
     rows = _rows(attention_mask)
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     if _decodes(query, key, is_causal and angles is None):
-        given["positions"] = positions.expand(query.shape[:3:2])
+        given["positions"] = query.new_zeros(query.shape[:3:2], dtype=torch.int32)
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

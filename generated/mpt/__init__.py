@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac7c42d8956b34cd
-#   text hash     6b38e42f8311376f
+#   content hash  10f30213a7480283
+#   text hash     775dd67bf7cfa42e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac7c42d8956b34cd
-#   text hash     07d7d67a8e06a4bb
+#   content hash  10f30213a7480283
+#   text hash     b40c896702727dca
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

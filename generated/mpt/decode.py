@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac7c42d8956b34cd
-#   text hash     c2aba22015516811
+#   content hash  10f30213a7480283
+#   text hash     5ff17136f55e9d2c
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -212,7 +212,7 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
             v_new,
             k_cache,
             v_cache,
-            slot_mapping.reshape(-1),
+            slot_mapping.contiguous().view(-1),
             decode_arguments.by_place(k_scale),
             decode_arguments.by_place(v_scale),
             k_scale is not None and k_scale.dim() == 3,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac7c42d8956b34cd
-#   text hash     02eab3893e6da513
+#   content hash  10f30213a7480283
+#   text hash     0827fe6ac4a33fe4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

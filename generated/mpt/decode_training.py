@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac7c42d8956b34cd
-#   text hash     62ca3fe94cacabc8
+#   content hash  10f30213a7480283
+#   text hash     93704a44b3229592
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac7c42d8956b34cd
-#   text hash     f7490109410ae913
+#   content hash  10f30213a7480283
+#   text hash     a8bf3ff335b39087
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac7c42d8956b34cd
-#   text hash     fa0461adf87764db
+#   content hash  10f30213a7480283
+#   text hash     81109db3224a68ea
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fd88c7504af0ebba
-#   text hash     c1afb4c7461c0e2d
+#   content hash  2ac8f0808c2b18ad
+#   text hash     08e1b57a65e83921
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fd88c7504af0ebba
-#   text hash     9dabab0efcec0ca5
+#   content hash  2ac8f0808c2b18ad
+#   text hash     7ed88d65f8bac95a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

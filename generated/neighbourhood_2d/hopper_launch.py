@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fd88c7504af0ebba
-#   text hash     19ad05edc6f901bb
+#   content hash  2ac8f0808c2b18ad
+#   text hash     b4b8deb8c6a0a63b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

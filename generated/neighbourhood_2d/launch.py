@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fd88c7504af0ebba
-#   text hash     6515391fa2a4d6e6
+#   content hash  2ac8f0808c2b18ad
+#   text hash     0683c946f5d16dc8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

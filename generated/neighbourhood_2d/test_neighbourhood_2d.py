@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fd88c7504af0ebba
-#   text hash     74d34bfd74371e1c
+#   content hash  2ac8f0808c2b18ad
+#   text hash     f124bb008e48dff3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

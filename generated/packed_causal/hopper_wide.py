@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d5409ad4e36dff7e
-#   text hash     bbf294970d4cabf9
+#   content hash  6e987619721c3cea
+#   text hash     274f7fbd1c9a4d0c
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

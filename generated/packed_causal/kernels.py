@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d5409ad4e36dff7e
-#   text hash     ed5c1064c360998d
+#   content hash  6e987619721c3cea
+#   text hash     a82b2ebb208c43e8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d5409ad4e36dff7e
-#   text hash     45569e1e6c1bd1e8
+#   content hash  6e987619721c3cea
+#   text hash     4f8c12fe3c543851
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

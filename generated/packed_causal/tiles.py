@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d5409ad4e36dff7e
-#   text hash     6f58628e016c35f4
+#   content hash  6e987619721c3cea
+#   text hash     8ff943ec3a8050df
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb50ae737052d11f
-#   text hash     0a551f5a58ceb407
+#   content hash  5202a62762e10220
+#   text hash     03c6f3424850f5bb
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb50ae737052d11f
-#   text hash     bcb8e7cbcf9ee12d
+#   content hash  5202a62762e10220
+#   text hash     87ebe609f4531259
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb50ae737052d11f
-#   text hash     b34ccaea9ab594e3
+#   content hash  5202a62762e10220
+#   text hash     ccb7c1e764e4d641
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

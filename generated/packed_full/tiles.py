@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb50ae737052d11f
-#   text hash     f6e7c4a017700b3d
+#   content hash  5202a62762e10220
+#   text hash     2170c716c39d0053
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb50ae737052d11f
-#   text hash     1359366f2fb95f0b
+#   content hash  5202a62762e10220
+#   text hash     ef7ccdd1d46d229e
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

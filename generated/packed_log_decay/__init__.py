@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  75fd14b1748b757a
-#   text hash     90c282182244b676
+#   content hash  3df1afe73f841741
+#   text hash     55cf9aadd61f93ed
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

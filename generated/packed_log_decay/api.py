@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  75fd14b1748b757a
-#   text hash     7de1f75660c8e843
+#   content hash  3df1afe73f841741
+#   text hash     178777a7456b9c2a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  75fd14b1748b757a
-#   text hash     6bd041013e2b7ea4
+#   content hash  3df1afe73f841741
+#   text hash     744c6f73c9a98cbb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

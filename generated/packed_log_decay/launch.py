@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  75fd14b1748b757a
-#   text hash     ddf70548cdc9e62f
+#   content hash  3df1afe73f841741
+#   text hash     02d9dab7297cf147
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  75fd14b1748b757a
-#   text hash     9aa6be92dc73ac56
+#   content hash  3df1afe73f841741
+#   text hash     c3946b985db13e73
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  277d8a18625bdc83
-#   text hash     d13efc39b5d1e5a0
+#   content hash  bb20aa2c506c8043
+#   text hash     352c0c62b98856e8
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

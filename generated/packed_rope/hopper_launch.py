@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  277d8a18625bdc83
-#   text hash     39a5731a908c0b31
+#   content hash  bb20aa2c506c8043
+#   text hash     ffd78ad24584e478
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  277d8a18625bdc83
-#   text hash     fdfdd5954d81f8e8
+#   content hash  bb20aa2c506c8043
+#   text hash     47815d1cfe12ff9f
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

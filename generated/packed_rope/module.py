@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  277d8a18625bdc83
-#   text hash     513ea4dbfb09e46c
+#   content hash  bb20aa2c506c8043
+#   text hash     f6f2b17dd4d0c3e2
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

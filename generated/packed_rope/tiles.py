@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  277d8a18625bdc83
-#   text hash     8372b3aa888c7c38
+#   content hash  bb20aa2c506c8043
+#   text hash     54905dddbecd94e7
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

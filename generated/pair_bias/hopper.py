@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c7f919f1230ec3e6
-#   text hash     d4a4fb57ceb8f61b
+#   content hash  aa7755ae1a83bff7
+#   text hash     0e293fff93cd2421
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

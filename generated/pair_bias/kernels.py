@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c7f919f1230ec3e6
-#   text hash     e7c574719b6e70e7
+#   content hash  aa7755ae1a83bff7
+#   text hash     2be9fd10b2ce8f15
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

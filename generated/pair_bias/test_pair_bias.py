@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c7f919f1230ec3e6
-#   text hash     e71d102e4035de56
+#   content hash  aa7755ae1a83bff7
+#   text hash     136d35071386d16b
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c7f919f1230ec3e6
-#   text hash     2a6700a6ed7389be
+#   content hash  aa7755ae1a83bff7
+#   text hash     48dc6889aee31124
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c7f919f1230ec3e6
-#   text hash     1d4912765908fe6a
+#   content hash  aa7755ae1a83bff7
+#   text hash     27868f3e15b517f0
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

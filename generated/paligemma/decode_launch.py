@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  722d12a12a39e94d
-#   text hash     109a65b99258c67c
+#   content hash  98b5e578a4d8595a
+#   text hash     ad17003836fbaf25
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

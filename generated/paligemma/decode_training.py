@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  722d12a12a39e94d
-#   text hash     5408ef21c6e8b3ad
+#   content hash  98b5e578a4d8595a
+#   text hash     503a082d0692e62a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  722d12a12a39e94d
-#   text hash     fa7fd18a794976d6
+#   content hash  98b5e578a4d8595a
+#   text hash     de38fa7edd63864d
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  722d12a12a39e94d
-#   text hash     b43ea1d2ff68d462
+#   content hash  98b5e578a4d8595a
+#   text hash     d1ce6e284ad7be74
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  722d12a12a39e94d
-#   text hash     11d31b93f71d7b6b
+#   content hash  98b5e578a4d8595a
+#   text hash     e79080622e67ea76
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

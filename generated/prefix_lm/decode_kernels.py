@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc078697f580d6a
-#   text hash     68956884e599e69a
+#   content hash  6072ba19e205023c
+#   text hash     27b94bd8e741fe18
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

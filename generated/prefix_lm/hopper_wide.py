@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc078697f580d6a
-#   text hash     5e29a9b143495ce4
+#   content hash  6072ba19e205023c
+#   text hash     eb6b04092b5a9ab1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc078697f580d6a
-#   text hash     876fe41238eb1d0c
+#   content hash  6072ba19e205023c
+#   text hash     ade2e16a7154fe62
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

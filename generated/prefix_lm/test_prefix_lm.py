@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc078697f580d6a
-#   text hash     4ed6a1e80981b8b3
+#   content hash  6072ba19e205023c
+#   text hash     d277e9789406c6ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

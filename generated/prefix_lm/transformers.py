@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dcc078697f580d6a
-#   text hash     3a17c104092c57eb
+#   content hash  6072ba19e205023c
+#   text hash     97de53ba3b9fa287
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

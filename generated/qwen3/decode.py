@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8207c4eddf79adda
-#   text hash     5858f5fd4ab3b98d
+#   content hash  3dbe76350784aa1d
+#   text hash     54f233a83b489ef4
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -170,10 +170,10 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions
             v_new,
             k_cache,
             v_cache,
-            slot_mapping.reshape(-1),
+            slot_mapping.contiguous().view(-1),
             cos,
             sin,
-            positions.reshape(-1),
+            positions.contiguous().view(-1),
             decode_arguments.by_place(k_scale),
             decode_arguments.by_place(v_scale),
             k_scale is not None and k_scale.dim() == 3,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8207c4eddf79adda
-#   text hash     2331be57fd153661
+#   content hash  3dbe76350784aa1d
+#   text hash     b3f4295371670810
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8207c4eddf79adda
-#   text hash     3bb60a64ee18908d
+#   content hash  3dbe76350784aa1d
+#   text hash     35b557ab4247c4bc
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8207c4eddf79adda
-#   text hash     916f75a0aeb9d439
+#   content hash  3dbe76350784aa1d
+#   text hash     e2f44c4d455a47c0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

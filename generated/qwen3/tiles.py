@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8207c4eddf79adda
-#   text hash     2893f619da3ffb6a
+#   content hash  3dbe76350784aa1d
+#   text hash     a28e28da9267c5b5
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

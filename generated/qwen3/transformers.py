@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8207c4eddf79adda
-#   text hash     ff6cb38169a65dd7
+#   content hash  3dbe76350784aa1d
+#   text hash     67f1b7ad11fd9f6b
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -83,7 +83,7 @@ def attend(
     rows = _rows(attention_mask)
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     if _decodes(query, key, is_causal and angles is None):
-        given["positions"] = positions.expand(query.shape[:3:2])
+        given["positions"] = query.new_zeros(query.shape[:3:2], dtype=torch.int32)
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

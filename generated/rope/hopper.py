@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea51fc16c3dafc57
-#   text hash     538d30fcb7d93512
+#   content hash  f9653c65ab7235cf
+#   text hash     3bcdd640c867b9b4
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

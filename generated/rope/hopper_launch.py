@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea51fc16c3dafc57
-#   text hash     29137a0e1050fb5b
+#   content hash  f9653c65ab7235cf
+#   text hash     98bb957c005b9bf3
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

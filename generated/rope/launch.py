@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea51fc16c3dafc57
-#   text hash     ecdb6bfbfb42825b
+#   content hash  f9653c65ab7235cf
+#   text hash     765261bc6b5face4
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea51fc16c3dafc57
-#   text hash     5d77bf86b73ef5d5
+#   content hash  f9653c65ab7235cf
+#   text hash     2cd34f13a518609a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

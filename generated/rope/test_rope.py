@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea51fc16c3dafc57
-#   text hash     a947931569a4cef3
+#   content hash  f9653c65ab7235cf
+#   text hash     5b7ea90268796e74
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

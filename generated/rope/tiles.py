@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea51fc16c3dafc57
-#   text hash     aa4319709f18348f
+#   content hash  f9653c65ab7235cf
+#   text hash     85f1fc123893d1d6
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cc054ec895a2355e
-#   text hash     e99627d8c41c64d3
+#   content hash  98314d22545c65c0
+#   text hash     d37a63a4e42faedc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cc054ec895a2355e
-#   text hash     6790e2f81ff6b1a1
+#   content hash  98314d22545c65c0
+#   text hash     fb594dbba01d99a0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cc054ec895a2355e
-#   text hash     8d74de0d18ee0a4b
+#   content hash  98314d22545c65c0
+#   text hash     18d9ef27342d44f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

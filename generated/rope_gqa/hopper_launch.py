@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cc054ec895a2355e
-#   text hash     177004e3f5d07fde
+#   content hash  98314d22545c65c0
+#   text hash     1e181eaaaffec853
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

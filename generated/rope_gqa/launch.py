@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cc054ec895a2355e
-#   text hash     0c40c7f83a2a3480
+#   content hash  98314d22545c65c0
+#   text hash     cb16cc020d522234
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

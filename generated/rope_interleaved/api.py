@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9913b7e416eec873
-#   text hash     c1b34cd698f1b516
+#   content hash  1031601e117c2939
+#   text hash     5a7764ac82f08de0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9913b7e416eec873
-#   text hash     d8c5cd78dbbec2b6
+#   content hash  1031601e117c2939
+#   text hash     fe319f9cbb55da43
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

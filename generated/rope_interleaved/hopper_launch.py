@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9913b7e416eec873
-#   text hash     d5c5873eb09a1f50
+#   content hash  1031601e117c2939
+#   text hash     7cbfd6e8d3232dab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

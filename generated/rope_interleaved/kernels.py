@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9913b7e416eec873
-#   text hash     388eefc3cd9da735
+#   content hash  1031601e117c2939
+#   text hash     dc6957a2d9249c44
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9913b7e416eec873
-#   text hash     e074625519e1a66e
+#   content hash  1031601e117c2939
+#   text hash     c37c0fd96ad772de
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

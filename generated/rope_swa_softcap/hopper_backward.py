@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de6b882896bb3015
-#   text hash     f9980467f8203fa6
+#   content hash  3ef8f500ec787983
+#   text hash     c3ac462cb0c300c0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

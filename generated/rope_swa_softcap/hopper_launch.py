@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de6b882896bb3015
-#   text hash     d0c4b1213b1bb13c
+#   content hash  3ef8f500ec787983
+#   text hash     faa7917dc7cbfdc8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de6b882896bb3015
-#   text hash     1e9bfb5ffd63b15f
+#   content hash  3ef8f500ec787983
+#   text hash     7a363b74feb274af
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

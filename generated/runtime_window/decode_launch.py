@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3184e092ded35e28
-#   text hash     d04248b1a983e3d9
+#   content hash  e49d548bfbd9a941
+#   text hash     0facb863fc232ca6
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

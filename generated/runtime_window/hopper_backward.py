@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3184e092ded35e28
-#   text hash     630204190d7d0379
+#   content hash  e49d548bfbd9a941
+#   text hash     9f0aba6380a24e62
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3184e092ded35e28
-#   text hash     aa7c9b8353226946
+#   content hash  e49d548bfbd9a941
+#   text hash     309cda6a7ca813c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3184e092ded35e28
-#   text hash     3653e646536f22c7
+#   content hash  e49d548bfbd9a941
+#   text hash     8b720b8f8918e686
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

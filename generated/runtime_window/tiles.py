@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3184e092ded35e28
-#   text hash     dccb7b5be970820b
+#   content hash  e49d548bfbd9a941
+#   text hash     2dcdfe2f395fc02f
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02a3f68d6d7356e8
-#   text hash     916ee92389bbaf8e
+#   content hash  3643fd163b3fb677
+#   text hash     0c1f822a56b5cea8
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02a3f68d6d7356e8
-#   text hash     b5ff295204b5bd82
+#   content hash  3643fd163b3fb677
+#   text hash     62e13c1f8854385a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02a3f68d6d7356e8
-#   text hash     3cd17a98e3f5d8d4
+#   content hash  3643fd163b3fb677
+#   text hash     1c0b4ed1f04b1847
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

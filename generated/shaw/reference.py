@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02a3f68d6d7356e8
-#   text hash     a6a7ddc6fd6add96
+#   content hash  3643fd163b3fb677
+#   text hash     9f76a72175b13ad1
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

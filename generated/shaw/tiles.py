@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02a3f68d6d7356e8
-#   text hash     17737009145d281b
+#   content hash  3643fd163b3fb677
+#   text hash     786b540697a3d3dc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

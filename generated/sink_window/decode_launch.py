@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9bcf464c3e202bf
-#   text hash     356ae9491c7ea5eb
+#   content hash  3778f3c480a2e4a2
+#   text hash     9b7203d00c5aa09c
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -115,7 +115,14 @@ def attend(
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
     chunks, columns = tile_of_join(splits, v)
     cache = runtime.LaunchCache.of(
-        "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, key_sums is None
+        "decode",
+        q,
+        *call.shapes,
+        call.longest,
+        splits,
+        split_size,
+        lse is None,
+        None if key_sums is None else max_seqlen_k,
     )
     runtime.launch(
         cache, kernels.attend_split, (block_m, block_n), split_values,

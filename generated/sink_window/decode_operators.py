@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9bcf464c3e202bf
-#   text hash     0cb7b0e6b9112807
+#   content hash  3778f3c480a2e4a2
+#   text hash     a7d21eebf234ac1f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

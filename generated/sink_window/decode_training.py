@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9bcf464c3e202bf
-#   text hash     ce337b45fcdcbb52
+#   content hash  3778f3c480a2e4a2
+#   text hash     e0dc37df65ea2056
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

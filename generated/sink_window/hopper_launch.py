@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9bcf464c3e202bf
-#   text hash     798d39382895e6d1
+#   content hash  3778f3c480a2e4a2
+#   text hash     18027f463c37b047
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9bcf464c3e202bf
-#   text hash     5a9ba214b7787acd
+#   content hash  3778f3c480a2e4a2
+#   text hash     c0b68305a97e6763
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9bcf464c3e202bf
-#   text hash     af3a1a974b4ca1f5
+#   content hash  3778f3c480a2e4a2
+#   text hash     11d8524aa017298f
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

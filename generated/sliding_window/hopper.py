@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  137d830f1ed5960d
-#   text hash     98d815ab6b1a2c05
+#   content hash  2099b98dc870deab
+#   text hash     e84927d40f2eee91
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

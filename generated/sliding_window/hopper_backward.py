@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  137d830f1ed5960d
-#   text hash     b0e1ad62d23151d9
+#   content hash  2099b98dc870deab
+#   text hash     4109ba0ecbe475e9
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

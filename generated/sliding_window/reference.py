@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  137d830f1ed5960d
-#   text hash     f8c5f8ac39eee71c
+#   content hash  2099b98dc870deab
+#   text hash     da831ca4c0d5ac01
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

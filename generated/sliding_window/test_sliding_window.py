@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  137d830f1ed5960d
-#   text hash     de9d992fecb9de8c
+#   content hash  2099b98dc870deab
+#   text hash     f28fbcc7da4099b3
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

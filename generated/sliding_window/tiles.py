@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  137d830f1ed5960d
-#   text hash     ca1185e8662de342
+#   content hash  2099b98dc870deab
+#   text hash     e34ba57c3ed99d5c
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6bc8a0744c2d7607
-#   text hash     aa3186437046b84e
+#   content hash  b886bdc440feed16
+#   text hash     92efb0d2171dd132
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

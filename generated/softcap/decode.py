@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6bc8a0744c2d7607
-#   text hash     16a007a4de51ecce
+#   content hash  b886bdc440feed16
+#   text hash     7e8f4aa009ff411c
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -145,7 +145,7 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
             v_new,
             k_cache,
             v_cache,
-            slot_mapping.reshape(-1),
+            slot_mapping.contiguous().view(-1),
             decode_arguments.by_place(k_scale),
             decode_arguments.by_place(v_scale),
             k_scale is not None and k_scale.dim() == 3,

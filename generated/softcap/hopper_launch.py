@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6bc8a0744c2d7607
-#   text hash     5fdd7df438969756
+#   content hash  b886bdc440feed16
+#   text hash     4bed5b63a51c6813
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

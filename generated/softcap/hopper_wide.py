@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6bc8a0744c2d7607
-#   text hash     faa6e8a4c74348d4
+#   content hash  b886bdc440feed16
+#   text hash     00d1511786dbcae4
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

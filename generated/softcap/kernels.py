@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6bc8a0744c2d7607
-#   text hash     7028a2625e77b4fc
+#   content hash  b886bdc440feed16
+#   text hash     2a6a4b136964d9fc
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  23659cbf256259d0
-#   text hash     d21d44e0501a7e58
+#   content hash  63cf1c5101d1ea52
+#   text hash     844c1a65aaeccbe8
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

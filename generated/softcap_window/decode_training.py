@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  23659cbf256259d0
-#   text hash     37579047fc336367
+#   content hash  63cf1c5101d1ea52
+#   text hash     ee0858232f1a16c5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  23659cbf256259d0
-#   text hash     332e1a75dcf76371
+#   content hash  63cf1c5101d1ea52
+#   text hash     73faa3845ade8c85
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

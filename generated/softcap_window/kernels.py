@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  23659cbf256259d0
-#   text hash     d6b09cfb1544bab5
+#   content hash  63cf1c5101d1ea52
+#   text hash     8920c13a84c1ada5
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  23659cbf256259d0
-#   text hash     1c60b62e525e2195
+#   content hash  63cf1c5101d1ea52
+#   text hash     cd723a5221d7d22b
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0a38aafce6b209c
-#   text hash     b405bcd6a7cfdb55
+#   content hash  63a828723b6456a3
+#   text hash     44323e45ec5b5303
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0a38aafce6b209c
-#   text hash     5db996f8158e252c
+#   content hash  63a828723b6456a3
+#   text hash     c4d60a880ca5e77d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

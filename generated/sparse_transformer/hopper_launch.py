@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0a38aafce6b209c
-#   text hash     221aa77dba87179b
+#   content hash  63a828723b6456a3
+#   text hash     38b486ea5a8fb120
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0a38aafce6b209c
-#   text hash     1ca2d4dbf49a0435
+#   content hash  63a828723b6456a3
+#   text hash     db35d2349d7f8863
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

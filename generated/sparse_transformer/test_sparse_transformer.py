@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0a38aafce6b209c
-#   text hash     6fe3437fa65bb1b2
+#   content hash  63a828723b6456a3
+#   text hash     3e35c9d1b90e5a8f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

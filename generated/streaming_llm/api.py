@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9873a54893db62c7
-#   text hash     c24304062ca02eb9
+#   content hash  bbe6715f5bf2971b
+#   text hash     795e4d7e0f5324f9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

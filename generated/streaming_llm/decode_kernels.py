@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9873a54893db62c7
-#   text hash     24689ebb2b2f40d4
+#   content hash  bbe6715f5bf2971b
+#   text hash     ba98a3cef0c05fb7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

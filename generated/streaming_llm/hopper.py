@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9873a54893db62c7
-#   text hash     05bc2f57975e2aab
+#   content hash  bbe6715f5bf2971b
+#   text hash     09995fceeaf2c4aa
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

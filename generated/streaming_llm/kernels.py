@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9873a54893db62c7
-#   text hash     402f0279fc49153f
+#   content hash  bbe6715f5bf2971b
+#   text hash     e91a5cc6d0e43d11
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9873a54893db62c7
-#   text hash     9f100ddabcc513ba
+#   content hash  bbe6715f5bf2971b
+#   text hash     6ebc292cfd94abe0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ed75137943a0251
-#   text hash     336739ea03bf5e87
+#   content hash  38850c3a26b64d41
+#   text hash     1fc4a0cf5dc2ecfc
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

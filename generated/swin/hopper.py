@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ed75137943a0251
-#   text hash     8d50031063529c87
+#   content hash  38850c3a26b64d41
+#   text hash     9e0f6fb74dd35823
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

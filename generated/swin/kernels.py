@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ed75137943a0251
-#   text hash     55f4e2d43cb5c861
+#   content hash  38850c3a26b64d41
+#   text hash     ab827cdce8ef33a4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

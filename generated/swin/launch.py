@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ed75137943a0251
-#   text hash     44798cc8bb90a61c
+#   content hash  38850c3a26b64d41
+#   text hash     3fa8b13de6522a2a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ed75137943a0251
-#   text hash     9b642b10559922f7
+#   content hash  38850c3a26b64d41
+#   text hash     e4444a050105edce
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5ed75137943a0251
-#   text hash     f405a8008ba0ac41
+#   content hash  38850c3a26b64d41
+#   text hash     1b0b51210cd6f7f8
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d362219974ad370
-#   text hash     55bdd26b47938869
+#   content hash  0f0dcb4bd45eb1f3
+#   text hash     0bfa2413f1de563e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -206,7 +206,7 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
             v_new,
             k_cache,
             v_cache,
-            slot_mapping.reshape(-1),
+            slot_mapping.contiguous().view(-1),
             decode_arguments.by_place(k_scale),
             decode_arguments.by_place(v_scale),
             k_scale is not None and k_scale.dim() == 3,

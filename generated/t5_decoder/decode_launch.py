@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d362219974ad370
-#   text hash     01f84821983a89af
+#   content hash  0f0dcb4bd45eb1f3
+#   text hash     54c1744a117655bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d362219974ad370
-#   text hash     a45ad1d3ae403c5e
+#   content hash  0f0dcb4bd45eb1f3
+#   text hash     353707d8e0bc0fa5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

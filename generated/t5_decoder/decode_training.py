@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d362219974ad370
-#   text hash     5b216bea2a1fb855
+#   content hash  0f0dcb4bd45eb1f3
+#   text hash     2b70bee4becb1801
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d362219974ad370
-#   text hash     fad394f0eb1082f7
+#   content hash  0f0dcb4bd45eb1f3
+#   text hash     cef14abffeef98fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

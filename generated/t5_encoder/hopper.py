@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a9a961633bacbfd
-#   text hash     7bcbe87994e0b337
+#   content hash  0f9e711288734bce
+#   text hash     46cd355b3eea214b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a9a961633bacbfd
-#   text hash     0fa7c24568c23310
+#   content hash  0f9e711288734bce
+#   text hash     0ecccd16dbcb71cc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

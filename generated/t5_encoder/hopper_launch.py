@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a9a961633bacbfd
-#   text hash     09656584c8da93c2
+#   content hash  0f9e711288734bce
+#   text hash     02ecea6aeaef6e05
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a9a961633bacbfd
-#   text hash     994ddc13ca4bd901
+#   content hash  0f9e711288734bce
+#   text hash     e1b3b2bd6e77a2a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a9a961633bacbfd
-#   text hash     8be86f633e0a9c18
+#   content hash  0f9e711288734bce
+#   text hash     bdc7dc42f1f3fad7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

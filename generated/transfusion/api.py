@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69f3dede686d87a2
-#   text hash     38558ce433390d9e
+#   content hash  aa84d82f12ebb8fd
+#   text hash     90ac0edc9f096cb7
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69f3dede686d87a2
-#   text hash     eb7f711e4e0163e3
+#   content hash  aa84d82f12ebb8fd
+#   text hash     ae236fbd8764d208
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

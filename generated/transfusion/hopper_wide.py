@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69f3dede686d87a2
-#   text hash     911f912f52a6277a
+#   content hash  aa84d82f12ebb8fd
+#   text hash     2cf1d07572457023
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69f3dede686d87a2
-#   text hash     5fcd3df9665ac3d6
+#   content hash  aa84d82f12ebb8fd
+#   text hash     4893d0a2d7189b12
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

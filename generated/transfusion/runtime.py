@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  8e15927d2ed9a308
-#   text hash     5b9be1c26c6a20f7
+#   content hash  023e767e0ae9a36b
+#   text hash     f64f8e1193745fa7
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -298,8 +298,13 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     return bool(best)
 
 
+failed = set()  # tiles and modules of kernels that do not compile here
+
+
 def launch_first(cache, package, name, launch, best):
     """Calls `launch` with what is taken for the best of a package, if there is any, remembers whether it could, and tells."""
+    if best in failed and target() != "hopper":
+        best = ()
     if best:
         try:
             launch(*best)
@@ -307,6 +312,7 @@ def launch_first(cache, package, name, launch, best):
             raise  # says nothing of the kernels
         except Exception as error:
             not_on_hopper(package, error)
+            failed.add(best)
             best = ()
     cache.tiles[name] = best
     return bool(best)
@@ -415,7 +421,7 @@ def hopper_kernels(package, name, device):
         return None
     try:
         return importlib.import_module(HOPPER_FILES[name], package)
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         not_on_hopper(package, error)
 
 
@@ -592,7 +598,7 @@ def in_parts(grid, told):
 
 def precision(x):
     """How kernels multiply values of x's dtype: float32 by tf32 where PyTorch does."""
-    tf32 = x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    tf32 = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32" if tf32 else "ieee"
 
 

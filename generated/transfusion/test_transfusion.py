@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  69f3dede686d87a2
-#   text hash     54875a8c8596c3f2
+#   content hash  aa84d82f12ebb8fd
+#   text hash     0d850b684b7f9dac
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

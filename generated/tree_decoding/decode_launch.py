@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  928c1bb599d9473f
-#   text hash     1d4926b222832d73
+#   content hash  03f0541f6b1073ab
+#   text hash     0beac12a411bd837
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

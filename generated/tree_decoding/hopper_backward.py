@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  928c1bb599d9473f
-#   text hash     389e46f90f98ffa5
+#   content hash  03f0541f6b1073ab
+#   text hash     59ed5fe4afdaf8ce
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

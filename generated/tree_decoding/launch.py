@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  928c1bb599d9473f
-#   text hash     c2586397967b4c21
+#   content hash  03f0541f6b1073ab
+#   text hash     86762393b5a481c0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

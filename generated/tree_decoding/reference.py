@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  928c1bb599d9473f
-#   text hash     60a3ca7e26197a9b
+#   content hash  03f0541f6b1073ab
+#   text hash     0fb945e6136429c5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

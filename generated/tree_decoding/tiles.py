@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  928c1bb599d9473f
-#   text hash     37e1f9248a52dee6
+#   content hash  03f0541f6b1073ab
+#   text hash     6971295b814fc995
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

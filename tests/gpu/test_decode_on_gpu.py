@@ -259,7 +259,8 @@ def test_a_kernel_for_latent_heads_that_does_not_compile_gives_way(monkeypatch: 
     wanted = call()
     package.ask("")
     monkeypatch.setattr(package.runtime, "strip_source", lambda *_: 1 / 0)
-    monkeypatch.setattr(package.runtime, "unwilling", set())
+    for remembered in ("unwilling", "failed"):
+        monkeypatch.setattr(package.runtime, remembered, set())
     with pytest.warns(UserWarning, match="portable kernels take the place of those for Hopper GPUs: ZeroDivisionError"):
         out = call()
     assert package.took() == {"decode_kernels"}

@@ -380,7 +380,8 @@ def test_a_failure_to_compile_is_told_once(monkeypatch: pytest.MonkeyPatch) -> N
     q, k, v = (random(1, 128, 2, 128) for _ in range(3))
     kernels = importlib.import_module("generated.causal.hopper")
     monkeypatch.setattr(kernels, "forward", None)
-    monkeypatch.setattr(package.runtime, "unwilling", set())
+    for remembered in ("unwilling", "failed"):
+        monkeypatch.setattr(package.runtime, remembered, set())
     with pytest.warns(UserWarning, match="portable kernels take the place"):
         package.call("", q, k, v)
     assert package.kernels() == ["kernels"]

@@ -472,6 +472,40 @@ def test_offsets_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
     torch.testing.assert_close(out[0], expected(variant("plain"), s)[0][0], rtol=2e-3, atol=2e-3)
 
 
+def test_slots_and_positions_may_have_any_strides(variant: Callable[[str], ModuleType]) -> None:
+    """Such as a step's column of all slots, and a position that all sequences share."""
+    decoding, found = variant("rotated").decode, []
+    rows, q = torch.randn(2, 3, 1, 2, 16), torch.randn(3, 1, 4, 16)
+    steps = torch.tensor([[35, 1, 0], [3, 9, 9], [17, 2, 8]])
+    positions = torch.tensor([[3]], dtype=torch.int32).expand(3, 1)
+    spread = torch.full((3, 7), 9, dtype=torch.int32)[:, :1].copy_(positions)
+    seq_lens = torch.full((3,), 4, dtype=torch.int32)
+    for slots, place in (
+        (steps[:, :1], positions),
+        (steps[:, 0].unsqueeze(1), spread),
+        (steps[:, :1].clone(), positions.clone()),
+    ):
+        k, v = torch.zeros(2, 3, 16, 2, 16)
+        decoding.append(*rows, k, v, slots, **ROPE, positions=place)
+        out = decoding.attend_with_cache(q, k, v, seq_lens, **ROPE, positions=place)
+        found.append(torch.cat([x.flatten() for x in (k, v, out)]))
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[2])
+    assert k.view(48, 2, 16).any((1, 2)).nonzero().flatten().tolist() == [3, 17, 35]
+
+
+def test_calls_are_not_run_as_those_beside_boundaries(variant: Callable[[str], ModuleType]) -> None:
+    """Kernels that read 16 bytes at a time serve a call whatever came before it."""
+    decoding = variant("plain").decode
+    q, (k, v) = torch.randn(1, 1, 4, 16), torch.randn(2, 1, 16, 2, 16)
+    beside = torch.empty(k.numel() + 1)[1:].view(k.shape).copy_(k)
+    seq_lens = torch.tensor([16], dtype=torch.int32)
+    decoding.CALLS.clear()
+    for keys in (beside, k, beside, k, k):
+        decoding.attend_with_cache(q, keys, v, seq_lens)
+    assert len([key for key in decoding.CALLS if key is not None]) == 2
+    assert decoding.CALLS[None].shapes[1][-1] == 0
+
+
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 300), (300, 1)])
 def test_splits_that_many_rows_go_through(variant: Callable[[str], ModuleType], lengths: tuple[int, int]) -> None:
     """A chunk of a prompt: so many rows that no keys are split."""

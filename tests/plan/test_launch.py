@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -267,6 +270,15 @@ def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.
     return tiles
 
 
+@pytest.fixture
+def tries(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """The tiles that are not tried again."""
+    tried: set[Any] = set()
+    monkeypatch.setattr(runtime, "failed", tried)
+    return tried
+
+
+@pytest.mark.usefixtures("tries")
 def test_kernels_that_do_not_compile_give_way_and_others_stay(
     runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +288,39 @@ def test_kernels_that_do_not_compile_give_way_and_others_stay(
     monkeypatch.setenv("ATTNFORGE_TARGET", "hopper")
     with pytest.raises(RuntimeError, match="no room"):
         on_hopper(runtime, RuntimeError("no room"), monkeypatch)
+
+
+def test_kernels_that_do_not_compile_are_tried_once_for_all_lengths(
+    runtime: ModuleType, tries: set[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.warns(UserWarning, match="no room"):
+        on_hopper(runtime, RuntimeError("no room"), monkeypatch)
+    assert tries == {(128, 128, 8, 2, "kernels")}
+
+    def launch(*_: Any) -> None:
+        raise AssertionError("tried again")
+
+    tables = SimpleNamespace(__package__="launched_causal")
+    assert not runtime.launch_on_hopper(runtime.LaunchCache(reach=0), tables, "forward", launch, None, None, 96)
+
+
+@pytest.mark.parametrize(
+    ("ask", "found"),
+    [
+        ("", "ieee"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "tf32"),
+        ("torch.set_float32_matmul_precision('high')", "tf32"),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "tf32"),
+        ("torch.backends.fp32_precision = 'tf32'", "tf32"),
+        ("torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'", "ieee"),
+    ],
+)
+def test_float32_is_multiplied_as_pytorch_does(ask: str, found: str) -> None:
+    code = f"import torch\nfrom causal import runtime\n{ask}\n"
+    code += "print(*(runtime.precision(torch.zeros(1, dtype=x)) for x in (torch.float32, torch.half)))"
+    environment = {**os.environ, "PYTHONPATH": str(GENERATED)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == [found, "ieee"]
 
 
 def test_a_gpu_without_memory_says_nothing_of_kernels(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

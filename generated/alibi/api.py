@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e679591358c1c79b
-#   text hash     bc8d101b17986c4c
+#   content hash  1e19247cbc595348
+#   text hash     e59fc44d77e24017
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

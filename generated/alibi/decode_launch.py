@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e679591358c1c79b
-#   text hash     7e8b7a569d56673f
+#   content hash  1e19247cbc595348
+#   text hash     f2ff980e170d9251
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

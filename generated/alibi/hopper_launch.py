@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e679591358c1c79b
-#   text hash     78599e82f06d2c61
+#   content hash  1e19247cbc595348
+#   text hash     eba5a3de3f047aaf
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e679591358c1c79b
-#   text hash     8fa5a78a0fb6e166
+#   content hash  1e19247cbc595348
+#   text hash     634822ff0eba4e1b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e679591358c1c79b
-#   text hash     f4249490b3a6e269
+#   content hash  1e19247cbc595348
+#   text hash     ea0ae92d6cc49cb1
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

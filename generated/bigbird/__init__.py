@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  943c993da433f3b3
-#   text hash     dcc04a75372aa076
+#   content hash  80531d82427daa67
+#   text hash     b8783861a26203e6
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

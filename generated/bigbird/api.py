@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  943c993da433f3b3
-#   text hash     68279e375fb3e033
+#   content hash  80531d82427daa67
+#   text hash     ef7039dd114a917f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

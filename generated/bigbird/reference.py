@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  943c993da433f3b3
-#   text hash     c2af2b9385f9acc7
+#   content hash  80531d82427daa67
+#   text hash     ae826a5c163b4ffd
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

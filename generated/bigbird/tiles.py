@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  943c993da433f3b3
-#   text hash     3670451ac6a49d32
+#   content hash  80531d82427daa67
+#   text hash     9d381e3e32ab0e45
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

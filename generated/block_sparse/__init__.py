@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8615772c14e6dba0
-#   text hash     d17f798780669ec2
+#   content hash  48aa6dda72e06878
+#   text hash     520b7a3ed44f68bf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

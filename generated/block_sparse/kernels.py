@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8615772c14e6dba0
-#   text hash     8bfbc88ee4c7120b
+#   content hash  48aa6dda72e06878
+#   text hash     eac34222f57ae69c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 
@@ -89,7 +89,7 @@ Symbols
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
     first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                   whether a step applies the mask
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8615772c14e6dba0
-#   text hash     aff586db13a27b04
+#   content hash  48aa6dda72e06878
+#   text hash     0dbec83d0d9412b0
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

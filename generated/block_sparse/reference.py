@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8615772c14e6dba0
-#   text hash     5b0e71bd92ff793a
+#   content hash  48aa6dda72e06878
+#   text hash     6661d073b44b19c5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8615772c14e6dba0
-#   text hash     c384eebf688b6cb1
+#   content hash  48aa6dda72e06878
+#   text hash     b0b2fdec834616f4
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  275adf88d584c66c
-#   text hash     67a5aa5708199297
+#   content hash  29d14c9123bcb931
+#   text hash     3e6e12692a5e8fdf
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  275adf88d584c66c
-#   text hash     21da340227937456
+#   content hash  29d14c9123bcb931
+#   text hash     a68ad6321f02ec86
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

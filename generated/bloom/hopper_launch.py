@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  275adf88d584c66c
-#   text hash     988b63f5385d25e0
+#   content hash  29d14c9123bcb931
+#   text hash     700f7111e9a93ed1
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  275adf88d584c66c
-#   text hash     f7c1e72982b0d6c3
+#   content hash  29d14c9123bcb931
+#   text hash     af0ac2a94c3afa2c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aed56823f7e7486a
-#   text hash     75586e91c118cec4
+#   content hash  5f750bcf202ac93b
+#   text hash     a8c441d1c8fe0750
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

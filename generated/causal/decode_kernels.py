@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aed56823f7e7486a
-#   text hash     7f651eccc64b4b96
+#   content hash  5f750bcf202ac93b
+#   text hash     fb994b0920a31c6f
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

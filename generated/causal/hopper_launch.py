@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aed56823f7e7486a
-#   text hash     12ae19911688365b
+#   content hash  5f750bcf202ac93b
+#   text hash     130e0a9d789f37c1
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aed56823f7e7486a
-#   text hash     5022e57a6601476f
+#   content hash  5f750bcf202ac93b
+#   text hash     04e2d7b3e48fbc6c
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

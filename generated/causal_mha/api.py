@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  84bb693533ecfe98
-#   text hash     ea3322d6bca51b46
+#   content hash  ae1ab4116b144e47
+#   text hash     a3a4ee5913583679
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

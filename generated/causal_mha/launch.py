@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  84bb693533ecfe98
-#   text hash     fd4515c99c70c13b
+#   content hash  ae1ab4116b144e47
+#   text hash     3719c697b485e2ae
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  84bb693533ecfe98
-#   text hash     f8715e23e7f4903c
+#   content hash  ae1ab4116b144e47
+#   text hash     e680e4bb30b62d5f
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  84bb693533ecfe98
-#   text hash     c21c14080c1acd7d
+#   content hash  ae1ab4116b144e47
+#   text hash     8c66899d3596d219
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

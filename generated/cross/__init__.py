@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4b433e13759d260e
-#   text hash     d2faa3e593ad4d82
+#   content hash  107a10d56c28d74c
+#   text hash     8d57e17e0c1dba84
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4b433e13759d260e
-#   text hash     25560a5ce9f747b2
+#   content hash  107a10d56c28d74c
+#   text hash     bc3ab7d80119a4b8
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4b433e13759d260e
-#   text hash     ef2988420a4db035
+#   content hash  107a10d56c28d74c
+#   text hash     95217d98a5af6122
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

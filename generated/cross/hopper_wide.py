@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4b433e13759d260e
-#   text hash     724bd315f655626f
+#   content hash  107a10d56c28d74c
+#   text hash     ac0c0b020b7b32c5
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4b433e13759d260e
-#   text hash     e801b166bbcd60c7
+#   content hash  107a10d56c28d74c
+#   text hash     c2baf375f6f80f16
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

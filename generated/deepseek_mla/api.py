@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e54047dcfd9b94b
-#   text hash     e637114582e48015
+#   content hash  b3ef30efe3ec49fe
+#   text hash     f3aeef98779a9000
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

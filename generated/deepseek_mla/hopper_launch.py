@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e54047dcfd9b94b
-#   text hash     f17d0f5854ce1235
+#   content hash  b3ef30efe3ec49fe
+#   text hash     304f2a1f020ae998
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e54047dcfd9b94b
-#   text hash     ffd402e2b42c753b
+#   content hash  b3ef30efe3ec49fe
+#   text hash     ff2839d2881855c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

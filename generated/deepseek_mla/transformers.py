@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4e54047dcfd9b94b
-#   text hash     dfaeb38f2b9ef66c
+#   content hash  b3ef30efe3ec49fe
+#   text hash     0035416dbc369a45
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  44d6c1258e63a686
-#   text hash     65d0efcaabe6d4c2
+#   content hash  68334ee446fadbe2
+#   text hash     6d3992864474e0c7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

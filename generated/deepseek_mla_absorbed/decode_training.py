@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  44d6c1258e63a686
-#   text hash     792992ccd3657ba6
+#   content hash  68334ee446fadbe2
+#   text hash     d81f9f6d02aa49ed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  44d6c1258e63a686
-#   text hash     c7e264ea77693201
+#   content hash  68334ee446fadbe2
+#   text hash     00b1ce97ad39968c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

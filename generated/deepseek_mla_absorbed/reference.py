@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  44d6c1258e63a686
-#   text hash     8354f63ebbcc26d9
+#   content hash  68334ee446fadbe2
+#   text hash     f740262673f1598a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d32663924d42215
-#   text hash     04336aec2af3b729
+#   content hash  e595e1b5c1c9e702
+#   text hash     e56fd53faeb17c39
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d32663924d42215
-#   text hash     672a783b7b82e701
+#   content hash  e595e1b5c1c9e702
+#   text hash     2a1fbaf5541476a7
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d32663924d42215
-#   text hash     7ac94d632fb5ca7d
+#   content hash  e595e1b5c1c9e702
+#   text hash     495ae05c5ffe507a
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

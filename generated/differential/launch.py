@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d32663924d42215
-#   text hash     8a629d79c5f5aa67
+#   content hash  e595e1b5c1c9e702
+#   text hash     a445d7b65ce194a2
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d32663924d42215
-#   text hash     8f7c079fa1b4b406
+#   content hash  e595e1b5c1c9e702
+#   text hash     ee0f4f6ea8806c36
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

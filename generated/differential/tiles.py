@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d32663924d42215
-#   text hash     a1bfac50478ed35a
+#   content hash  e595e1b5c1c9e702
+#   text hash     e4dcf8fb062a92e1
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a5cf71e8cb365155
-#   text hash     77b9eea0146b4004
+#   content hash  8b72505d38fc1378
+#   text hash     4056de57c7f4fca5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

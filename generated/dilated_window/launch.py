@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a5cf71e8cb365155
-#   text hash     09661f343960ea92
+#   content hash  8b72505d38fc1378
+#   text hash     d5119023a326be78
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a5cf71e8cb365155
-#   text hash     a1aeaecbd6699d61
+#   content hash  8b72505d38fc1378
+#   text hash     eed97f8518238223
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a5cf71e8cb365155
-#   text hash     37a10930a553bde0
+#   content hash  8b72505d38fc1378
+#   text hash     bd40072b65828e65
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

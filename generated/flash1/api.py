@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1adf1eac7dec6c9f
-#   text hash     28ee0770232abc93
+#   content hash  6b3d0797fba6fbf5
+#   text hash     c2dd21a5165c5995
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

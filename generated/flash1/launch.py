@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1adf1eac7dec6c9f
-#   text hash     3842aaa0a80fdbb8
+#   content hash  6b3d0797fba6fbf5
+#   text hash     6cd0be1d15785afa
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1adf1eac7dec6c9f
-#   text hash     4ca420a383243541
+#   content hash  6b3d0797fba6fbf5
+#   text hash     8be178f4bfa7e50c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

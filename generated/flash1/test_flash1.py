@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1adf1eac7dec6c9f
-#   text hash     02d9c24afc4d94a5
+#   content hash  6b3d0797fba6fbf5
+#   text hash     f5cc3e03ea94a94a
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c909dde70ff91757
-#   text hash     28701a94ef4ff15f
+#   content hash  72a7db766ceee812
+#   text hash     a5b90a157bbbdd9c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c909dde70ff91757
-#   text hash     72cf3cbf22cbb5dd
+#   content hash  72a7db766ceee812
+#   text hash     54233398ceb09c7e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

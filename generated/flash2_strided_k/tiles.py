@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c909dde70ff91757
-#   text hash     8962e88e45dfcf1f
+#   content hash  72a7db766ceee812
+#   text hash     e3b173ad9b15669f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

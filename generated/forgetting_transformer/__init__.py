@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9be7cb5adf2a27db
-#   text hash     89d7b2e43ec92ce9
+#   content hash  e1b80c06ec4c6b74
+#   text hash     71109f5a223ca070
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

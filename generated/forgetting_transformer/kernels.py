@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9be7cb5adf2a27db
-#   text hash     9f79a45ef461210e
+#   content hash  e1b80c06ec4c6b74
+#   text hash     7cdc0b4b80b8debb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -106,7 +106,7 @@ Symbols
     k_first                   first position of a tile of keys
     k_last                    last position of a tile of keys, below k_len
     first, last               tiles in [first, last) show something to the program's own tile
-    full_first, full_last     those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last     those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                     whether a step applies the mask
     TILE_AXIS                 the axis of the grid that holds the tiles which programs own
     m, l, acc                 running maximum, denominator and numerator of the softmax, the maximum in log2 units

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9be7cb5adf2a27db
-#   text hash     6dc8074801720ffd
+#   content hash  e1b80c06ec4c6b74
+#   text hash     a9a7a4af1c1ee550
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9be7cb5adf2a27db
-#   text hash     5ad07fb12732e4da
+#   content hash  e1b80c06ec4c6b74
+#   text hash     3e53e75c6bb04e2e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9be7cb5adf2a27db
-#   text hash     9983e74c141ddbd8
+#   content hash  e1b80c06ec4c6b74
+#   text hash     fbedd876f156de4a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

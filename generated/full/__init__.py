@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     8e6cc46a7b5754b9
+#   content hash  246297cd138d5fbc
+#   text hash     c28eeaa20532498c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     e8d0cdec4d2fe7da
+#   content hash  246297cd138d5fbc
+#   text hash     e60bce20de998442
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

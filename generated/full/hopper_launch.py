@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     73cdbb137249bac6
+#   content hash  246297cd138d5fbc
+#   text hash     a6da11ba774980b1
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     a59ebd1b984618b6
+#   content hash  246297cd138d5fbc
+#   text hash     0e40aafb21c86810
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 
@@ -79,7 +79,7 @@ Symbols
     row                     rows of a tile's queries, counted from the sequence's first one
     k_pos                   positions of a tile's keys
     first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                   whether a step applies the mask
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     4918f44fc2a3c752
+#   content hash  246297cd138d5fbc
+#   text hash     22aa3f904ee0fa98
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

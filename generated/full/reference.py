@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     dfb8dcfabc83e3cf
+#   content hash  246297cd138d5fbc
+#   text hash     73c11b4a73c30c60
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

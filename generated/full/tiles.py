@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     57a80021eb51c0e1
+#   content hash  246297cd138d5fbc
+#   text hash     0ff04e4b61ce8c77
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  40f5e025700ab8a3
-#   text hash     56f6fb6378de61e1
+#   content hash  246297cd138d5fbc
+#   text hash     eb96db1416501ab0
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  22c5b91f5f7be60b
-#   text hash     cc6515f3d4c2b396
+#   content hash  4b0362fa6eedbfc7
+#   text hash     96177c2323141ab8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

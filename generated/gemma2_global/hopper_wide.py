@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  22c5b91f5f7be60b
-#   text hash     e062576791f5c113
+#   content hash  4b0362fa6eedbfc7
+#   text hash     fc819a8689eba61c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  22c5b91f5f7be60b
-#   text hash     6448504462c10849
+#   content hash  4b0362fa6eedbfc7
+#   text hash     bcd6b8151b22d43f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 
@@ -100,7 +100,7 @@ Symbols
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
     first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                   whether a step applies the mask
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  22c5b91f5f7be60b
-#   text hash     48b8f72e5a82d6d5
+#   content hash  4b0362fa6eedbfc7
+#   text hash     feb666139c0f3530
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  22c5b91f5f7be60b
-#   text hash     8b5fbfe5926a986c
+#   content hash  4b0362fa6eedbfc7
+#   text hash     f76ebe8190cfb3f3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

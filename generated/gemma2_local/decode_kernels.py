@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  25576b568a61a9f5
-#   text hash     f85f18b9e87fe533
+#   content hash  d4be187a0c71c5c2
+#   text hash     d3c974fefcee5270
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

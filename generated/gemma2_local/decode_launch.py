@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  25576b568a61a9f5
-#   text hash     7c7a4bb6d700e1d2
+#   content hash  d4be187a0c71c5c2
+#   text hash     f8dd20312c766602
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

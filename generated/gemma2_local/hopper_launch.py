@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  25576b568a61a9f5
-#   text hash     875242e1084b9ae1
+#   content hash  d4be187a0c71c5c2
+#   text hash     39f1e0f0e930f33a
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

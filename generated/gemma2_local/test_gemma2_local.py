@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  25576b568a61a9f5
-#   text hash     c9462c1ec40571ea
+#   content hash  d4be187a0c71c5c2
+#   text hash     0ea619ff76f55227
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

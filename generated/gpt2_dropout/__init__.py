@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c04690f4b6d80827
-#   text hash     b51ad64e2af13b8b
+#   content hash  b12c9ca304b4d084
+#   text hash     c4cf5df8b3ffb2c7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c04690f4b6d80827
-#   text hash     2bc95855c76ee80e
+#   content hash  b12c9ca304b4d084
+#   text hash     bdc8695d72534adf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c04690f4b6d80827
-#   text hash     d39a0797d3c60e80
+#   content hash  b12c9ca304b4d084
+#   text hash     2157afa0ec80342a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

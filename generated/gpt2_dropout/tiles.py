@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c04690f4b6d80827
-#   text hash     e05fba1dbfe868b5
+#   content hash  b12c9ca304b4d084
+#   text hash     33bd56d1b46bc4a7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

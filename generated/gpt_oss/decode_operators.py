@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e6a9080e6a7fcd44
-#   text hash     90c8ce50178bff08
+#   content hash  9fa31ff9def094e9
+#   text hash     ee4a0704006bd895
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e6a9080e6a7fcd44
-#   text hash     085dc83f6cc19099
+#   content hash  9fa31ff9def094e9
+#   text hash     efb0ce94ec06de07
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e6a9080e6a7fcd44
-#   text hash     bdaf6f5a983054e8
+#   content hash  9fa31ff9def094e9
+#   text hash     72a74be2a6bc1869
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e6a9080e6a7fcd44
-#   text hash     543033e5370b8bef
+#   content hash  9fa31ff9def094e9
+#   text hash     827d74f6ba91cfac
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 
@@ -96,7 +96,7 @@ Symbols
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
     first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                   whether a step applies the mask
     TILE_AXIS               the axis of the grid that holds the tiles which programs own
     m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units

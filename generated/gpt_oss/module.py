@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e6a9080e6a7fcd44
-#   text hash     00985fc0e1068636
+#   content hash  9fa31ff9def094e9
+#   text hash     7793243641a8886a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

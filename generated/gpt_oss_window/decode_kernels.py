@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d922beeced23eb4
-#   text hash     d40a8c363916c63e
+#   content hash  6290862fbfd776f4
+#   text hash     23c6fe08a8025c6a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d922beeced23eb4
-#   text hash     75bb45ef7e552fb8
+#   content hash  6290862fbfd776f4
+#   text hash     6dd31c5ec534dc70
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6a10929fc4a1a543
-#   text hash     47c3babbc7423ed4
+#   content hash  5f622b4fdfe1d9eb
+#   text hash     99372b80234d0ba9
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6a10929fc4a1a543
-#   text hash     6c3c8884b0681057
+#   content hash  5f622b4fdfe1d9eb
+#   text hash     510a3662154c5696
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6a10929fc4a1a543
-#   text hash     350d23a8e682dbde
+#   content hash  5f622b4fdfe1d9eb
+#   text hash     b3e5db1661094b6c
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

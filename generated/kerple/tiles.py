@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6a10929fc4a1a543
-#   text hash     f005ca9899c876f9
+#   content hash  5f622b4fdfe1d9eb
+#   text hash     7bac41a1c354dcda
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

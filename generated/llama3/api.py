@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f2f0b6181e6539
-#   text hash     f33a3cd8747a736b
+#   content hash  76af54380e2db21d
+#   text hash     2154ba9a0ae99938
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f2f0b6181e6539
-#   text hash     49e65b2d55b6299d
+#   content hash  76af54380e2db21d
+#   text hash     64443b700314b9ea
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f2f0b6181e6539
-#   text hash     ec66d71310bcf8c5
+#   content hash  76af54380e2db21d
+#   text hash     6c40bde511997f69
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f2f0b6181e6539
-#   text hash     98332c313e973612
+#   content hash  76af54380e2db21d
+#   text hash     119a6d5c817e7bde
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f2f0b6181e6539
-#   text hash     c540d36ddb18e66b
+#   content hash  76af54380e2db21d
+#   text hash     14f14f32fe43e395
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  967a7f76e7954e88
-#   text hash     93ba52bdce66b550
+#   content hash  784d4c58d4857f4e
+#   text hash     79f72b8069d55f9e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

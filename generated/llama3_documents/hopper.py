@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  967a7f76e7954e88
-#   text hash     de51caf9b0b3e910
+#   content hash  784d4c58d4857f4e
+#   text hash     3137ceed676ecf4c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  967a7f76e7954e88
-#   text hash     29d7b59ed438e28d
+#   content hash  784d4c58d4857f4e
+#   text hash     c4a1038e9c3d418f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -418,7 +418,7 @@ def backward(
     factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, BLOCK_M, 64], TILE)
     shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
     # where programs take tiles in turns, stages of keys also wait for the word which tile they are
-    keys = (k_buffer, v_buffer, barriers(K_STAGES, K_STAGES))
+    keys = (k_buffer, v_buffer, barriers(K_STAGES, 2 if K_STAGES > 1 else 1))
     turns = (barriers(K_STAGES, WORKERS), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
     exchange = (factors, barriers(2, WORKERS), shares)
     queries = (

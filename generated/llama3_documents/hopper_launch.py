@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  967a7f76e7954e88
-#   text hash     43c9a11c506ba733
+#   content hash  784d4c58d4857f4e
+#   text hash     56d523db5a53098f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  967a7f76e7954e88
-#   text hash     cf54be5bf236c2f7
+#   content hash  784d4c58d4857f4e
+#   text hash     773e093f2ca65201
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  967a7f76e7954e88
-#   text hash     9939ede0d11dd0f4
+#   content hash  784d4c58d4857f4e
+#   text hash     3e1b16dcf2bffc07
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e9771a5a6a4da315
-#   text hash     1b29236f8e74a23e
+#   content hash  305340e04c928d9b
+#   text hash     a46dbfdb5d486e17
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e9771a5a6a4da315
-#   text hash     1ed1398499b161b5
+#   content hash  305340e04c928d9b
+#   text hash     69e92df2a4216e0e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e9771a5a6a4da315
-#   text hash     25763b72ec054efc
+#   content hash  305340e04c928d9b
+#   text hash     7fd2f954f4f346f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e9771a5a6a4da315
-#   text hash     dd7e3304759241cd
+#   content hash  305340e04c928d9b
+#   text hash     1b34a932ea3993d5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd1039e038fb7a4e
-#   text hash     c70bd418ad91b8d0
+#   content hash  dd76339106b43c52
+#   text hash     dc4c509368fe2cb7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd1039e038fb7a4e
-#   text hash     4b4063e58f87de6c
+#   content hash  dd76339106b43c52
+#   text hash     436d945fae522b19
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd1039e038fb7a4e
-#   text hash     beb7899a6101a86c
+#   content hash  dd76339106b43c52
+#   text hash     645ad3ecfc35337e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 
@@ -106,7 +106,7 @@ Symbols
     k_first                   first position of a tile of keys
     k_last                    last position of a tile of keys, below k_len
     first, last               tiles in [first, last) show something to the program's own tile
-    full_first, full_last     those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last     those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                     whether a step applies the mask
     TILE_AXIS                 the axis of the grid that holds the tiles which programs own
     m, l, acc                 running maximum, denominator and numerator of the softmax, the maximum in log2 units

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd1039e038fb7a4e
-#   text hash     6930cf67fab6e928
+#   content hash  dd76339106b43c52
+#   text hash     eff40e3237ffbe9e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd1039e038fb7a4e
-#   text hash     041776bffd5e63ae
+#   content hash  dd76339106b43c52
+#   text hash     2be6a6b144509b0e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd1039e038fb7a4e
-#   text hash     cde313fa75968fa1
+#   content hash  dd76339106b43c52
+#   text hash     c5b9e3ea08e2862b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

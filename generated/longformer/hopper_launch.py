@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39c97a9fdfb81083
-#   text hash     6857c33bf9bb0ec5
+#   content hash  7fed62841ea36d8a
+#   text hash     037560cbd5bf28a6
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39c97a9fdfb81083
-#   text hash     57ade97220fe66af
+#   content hash  7fed62841ea36d8a
+#   text hash     4b7733fba7bdec17
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39c97a9fdfb81083
-#   text hash     47f1a677874b5e4a
+#   content hash  7fed62841ea36d8a
+#   text hash     edf704a8cab015f8
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39c97a9fdfb81083
-#   text hash     3505615e3eb8bfe5
+#   content hash  7fed62841ea36d8a
+#   text hash     6d90be7e20aed00a
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  39c97a9fdfb81083
-#   text hash     18dd585f597c8540
+#   content hash  7fed62841ea36d8a
+#   text hash     c7703c4784894b20
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fe8f62a24d58551
-#   text hash     ea896e59b569db5c
+#   content hash  ecfa01eb8bacf0a2
+#   text hash     0ad9d02ee7b1bee7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fe8f62a24d58551
-#   text hash     dae4fd348e19eb02
+#   content hash  ecfa01eb8bacf0a2
+#   text hash     aa9e70e028bcb322
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fe8f62a24d58551
-#   text hash     07ed4b8569f3ea52
+#   content hash  ecfa01eb8bacf0a2
+#   text hash     1cfea4e3a4f2fe29
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fe8f62a24d58551
-#   text hash     72a0b0bc24dba15b
+#   content hash  ecfa01eb8bacf0a2
+#   text hash     1578d93f671a01af
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fe8f62a24d58551
-#   text hash     21f6299a1667a9af
+#   content hash  ecfa01eb8bacf0a2
+#   text hash     33b43343a5aead94
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

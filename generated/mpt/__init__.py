@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10f30213a7480283
-#   text hash     775dd67bf7cfa42e
+#   content hash  9f6a06a7bca8c6fd
+#   text hash     2ac180f30ac916ad
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

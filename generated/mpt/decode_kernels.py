@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10f30213a7480283
-#   text hash     2bfdaaa601a5da46
+#   content hash  9f6a06a7bca8c6fd
+#   text hash     44102753f2fa77cd
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10f30213a7480283
-#   text hash     e82c22a572f9af1b
+#   content hash  9f6a06a7bca8c6fd
+#   text hash     9105dffeeded4ea1
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

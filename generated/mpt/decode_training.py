@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10f30213a7480283
-#   text hash     93704a44b3229592
+#   content hash  9f6a06a7bca8c6fd
+#   text hash     b69ca5bde090973b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10f30213a7480283
-#   text hash     8ece3e1c29edf184
+#   content hash  9f6a06a7bca8c6fd
+#   text hash     12c55f3a20f57ea8
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  10f30213a7480283
-#   text hash     81109db3224a68ea
+#   content hash  9f6a06a7bca8c6fd
+#   text hash     8a49398bf851d968
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

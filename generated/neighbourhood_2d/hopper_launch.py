@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2ac8f0808c2b18ad
-#   text hash     b4b8deb8c6a0a63b
+#   content hash  36fe8009ba007ace
+#   text hash     643e8cd5f6960b02
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2ac8f0808c2b18ad
-#   text hash     9b95399d43a55eb8
+#   content hash  36fe8009ba007ace
+#   text hash     c4a654ab2e558ef7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

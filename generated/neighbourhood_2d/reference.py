@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2ac8f0808c2b18ad
-#   text hash     73414600157c3e61
+#   content hash  36fe8009ba007ace
+#   text hash     fcc20004732e2cbf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

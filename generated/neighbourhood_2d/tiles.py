@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2ac8f0808c2b18ad
-#   text hash     5e0073e26d0ba3e5
+#   content hash  36fe8009ba007ace
+#   text hash     59e43c28cbdf47a8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

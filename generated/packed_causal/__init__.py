@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6e987619721c3cea
-#   text hash     861a4680a0033923
+#   content hash  8600830aaf719934
+#   text hash     af63021c4077e8e3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

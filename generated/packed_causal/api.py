@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6e987619721c3cea
-#   text hash     3d73d2b5bf7edb10
+#   content hash  8600830aaf719934
+#   text hash     05c03e3b1124f69d
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6e987619721c3cea
-#   text hash     5d1b41073a330ec4
+#   content hash  8600830aaf719934
+#   text hash     b1bb189504b92002
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

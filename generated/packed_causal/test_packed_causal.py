@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6e987619721c3cea
-#   text hash     4272bb156e5d2ae1
+#   content hash  8600830aaf719934
+#   text hash     afd1e883f8c7b48a
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

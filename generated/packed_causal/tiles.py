@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6e987619721c3cea
-#   text hash     8ff943ec3a8050df
+#   content hash  8600830aaf719934
+#   text hash     b6994ee31d39469c
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

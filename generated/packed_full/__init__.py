@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5202a62762e10220
-#   text hash     0a92404ee2e87221
+#   content hash  b23e8d585d97ae8a
+#   text hash     533845206ec7bb65
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

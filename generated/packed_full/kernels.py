@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5202a62762e10220
-#   text hash     03c6f3424850f5bb
+#   content hash  b23e8d585d97ae8a
+#   text hash     a395711b0d485fa8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -87,7 +87,7 @@ Symbols
     row                     rows of a tile's queries, counted from the sequence's first one
     k_pos                   positions of a tile's keys
     first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                   whether a step applies the mask
     tail                    whether a step's tile may reach into the next sequence
     TILE_AXIS               the axis of the grid that holds the tiles which programs own

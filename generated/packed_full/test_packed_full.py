@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5202a62762e10220
-#   text hash     ccb7c1e764e4d641
+#   content hash  b23e8d585d97ae8a
+#   text hash     247338f54e8e688a
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

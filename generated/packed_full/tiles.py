@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5202a62762e10220
-#   text hash     2170c716c39d0053
+#   content hash  b23e8d585d97ae8a
+#   text hash     701afb01a1167736
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

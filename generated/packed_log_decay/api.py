@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df1afe73f841741
-#   text hash     178777a7456b9c2a
+#   content hash  5d57728757458bf6
+#   text hash     d9dd7c49a4d75409
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df1afe73f841741
-#   text hash     744c6f73c9a98cbb
+#   content hash  5d57728757458bf6
+#   text hash     2c9698046d4140b1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -114,7 +114,7 @@ Symbols
     k_first                   first position of a tile of keys
     k_last                    last position of a tile of keys, below k_len
     first, last               tiles in [first, last) show something to the program's own tile
-    full_first, full_last     those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last     those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                     whether a step applies the mask
     tail                      whether a step's tile may reach into the next sequence
     inner                     tiles before it end within the sequence

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3df1afe73f841741
-#   text hash     4b06a5f39c02cfde
+#   content hash  5d57728757458bf6
+#   text hash     ad7b1336189b9de7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

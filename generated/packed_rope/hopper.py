@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb20aa2c506c8043
-#   text hash     352c0c62b98856e8
+#   content hash  9a7e84de0a713d04
+#   text hash     99acc0d0b680ee26
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb20aa2c506c8043
-#   text hash     b0e3ac6150704119
+#   content hash  9a7e84de0a713d04
+#   text hash     426c0aeb8163325f
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

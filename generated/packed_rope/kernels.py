@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb20aa2c506c8043
-#   text hash     e88640145604b27c
+#   content hash  9a7e84de0a713d04
+#   text hash     31c7ab3db0a0bd0a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -101,7 +101,7 @@ Symbols
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
     first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
     mixed                   whether a step applies the mask
     tail                    whether a step's tile may reach into the next sequence
     inner                   tiles before it end within the sequence

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb20aa2c506c8043
-#   text hash     f6f2b17dd4d0c3e2
+#   content hash  9a7e84de0a713d04
+#   text hash     4188531183ac3a66
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

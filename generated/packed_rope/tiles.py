@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb20aa2c506c8043
-#   text hash     54905dddbecd94e7
+#   content hash  9a7e84de0a713d04
+#   text hash     6dd06185126215d1
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

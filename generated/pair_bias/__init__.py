@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa7755ae1a83bff7
-#   text hash     802f38639648c99e
+#   content hash  dce86325b2d0f957
+#   text hash     535d9dd460a2482b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa7755ae1a83bff7
-#   text hash     0e293fff93cd2421
+#   content hash  dce86325b2d0f957
+#   text hash     93deacd5801cdefd
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

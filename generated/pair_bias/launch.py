@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa7755ae1a83bff7
-#   text hash     4fb125a7fe34f653
+#   content hash  dce86325b2d0f957
+#   text hash     0a5fbce703483b5a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

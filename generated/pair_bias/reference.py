@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa7755ae1a83bff7
-#   text hash     f173639b6d53fcb6
+#   content hash  dce86325b2d0f957
+#   text hash     a689cccfd525a2aa
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

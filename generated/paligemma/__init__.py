@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  98b5e578a4d8595a
-#   text hash     e367d51671b2bb28
+#   content hash  03a00e1c264acace
+#   text hash     a00835e1b5995502
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  98b5e578a4d8595a
-#   text hash     91a997ac1902d16c
+#   content hash  03a00e1c264acace
+#   text hash     2246ba79569b0e55
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  98b5e578a4d8595a
-#   text hash     5a817b7873d18a6b
+#   content hash  03a00e1c264acace
+#   text hash     2b125a874cea2d2b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

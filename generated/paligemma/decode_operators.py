@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  98b5e578a4d8595a
-#   text hash     22713652b5448e18
+#   content hash  03a00e1c264acace
+#   text hash     63f772ad6691d78f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

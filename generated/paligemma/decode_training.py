@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  98b5e578a4d8595a
-#   text hash     503a082d0692e62a
+#   content hash  03a00e1c264acace
+#   text hash     f43fd5c7064aa97c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

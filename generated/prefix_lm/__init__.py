@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6072ba19e205023c
-#   text hash     b8727e85e1ea35d4
+#   content hash  c3ed1e22284283e0
+#   text hash     8461e5cffa58e87d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

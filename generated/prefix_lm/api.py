@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6072ba19e205023c
-#   text hash     8a373e8e59ca2e34
+#   content hash  c3ed1e22284283e0
+#   text hash     188d1817ee04cfeb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

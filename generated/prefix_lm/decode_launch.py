@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6072ba19e205023c
-#   text hash     b6f6b229cc9dc771
+#   content hash  c3ed1e22284283e0
+#   text hash     e49270b093ce4bb4
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6072ba19e205023c
-#   text hash     4168881a29c54638
+#   content hash  c3ed1e22284283e0
+#   text hash     c9800e5dd10fe5ac
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

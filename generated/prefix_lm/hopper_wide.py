@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6072ba19e205023c
-#   text hash     eb6b04092b5a9ab1
+#   content hash  c3ed1e22284283e0
+#   text hash     6ac3b16d38363105
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

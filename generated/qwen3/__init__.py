@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3dbe76350784aa1d
-#   text hash     d1ee43ff4d525688
+#   content hash  cb00c0515e0841ce
+#   text hash     be3e575ea7cd408a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

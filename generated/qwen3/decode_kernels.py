@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3dbe76350784aa1d
-#   text hash     b3f4295371670810
+#   content hash  cb00c0515e0841ce
+#   text hash     c2fac1fa8636b5db
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

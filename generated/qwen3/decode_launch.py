@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3dbe76350784aa1d
-#   text hash     f7c87d7fb036f3e3
+#   content hash  cb00c0515e0841ce
+#   text hash     c7c14417ba6dfa54
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  023e767e0ae9a36b
-#   text hash     f64f8e1193745fa7
+#   content hash  74472c299b4df8ef
+#   text hash     0214ed88e2092d35
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -13,7 +13,6 @@ import bisect
 import copy
 import functools
 import importlib
-import math
 import operator
 import os
 import warnings

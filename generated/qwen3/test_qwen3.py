@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3dbe76350784aa1d
-#   text hash     7f656a8938954a58
+#   content hash  cb00c0515e0841ce
+#   text hash     7b066ea1ded7bc4f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

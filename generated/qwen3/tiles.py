@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3dbe76350784aa1d
-#   text hash     a28e28da9267c5b5
+#   content hash  cb00c0515e0841ce
+#   text hash     c30cc66ea5e8733d
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9653c65ab7235cf
-#   text hash     53341457c0a2d0a0
+#   content hash  104d4074573936d7
+#   text hash     3c1fa3bd2dafb860
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9653c65ab7235cf
-#   text hash     19621df0c389348c
+#   content hash  104d4074573936d7
+#   text hash     6875b09ce0b3b548
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

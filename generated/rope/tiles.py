@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9653c65ab7235cf
-#   text hash     85f1fc123893d1d6
+#   content hash  104d4074573936d7
+#   text hash     0ddac6f08d015416
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

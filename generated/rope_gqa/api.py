@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  98314d22545c65c0
-#   text hash     f58926dec96a64e0
+#   content hash  c5e4fff12a97ff09
+#   text hash     95ca8cfd8426575c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

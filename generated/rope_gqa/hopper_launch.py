@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  98314d22545c65c0
-#   text hash     1e181eaaaffec853
+#   content hash  c5e4fff12a97ff09
+#   text hash     433fa65e0d68671d
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

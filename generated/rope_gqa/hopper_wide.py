@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  98314d22545c65c0
-#   text hash     11422ee72dc12eda
+#   content hash  c5e4fff12a97ff09
+#   text hash     30e3d18bde68f0c8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  98314d22545c65c0
-#   text hash     c4057c3705b1a6ee
+#   content hash  c5e4fff12a97ff09
+#   text hash     4ec4b85dea6c80a4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1031601e117c2939
-#   text hash     7cbfd6e8d3232dab
+#   content hash  d18345c7605f9492
+#   text hash     94c8065d033e22fc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

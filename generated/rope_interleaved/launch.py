@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1031601e117c2939
-#   text hash     6e64310b9cecc0c7
+#   content hash  d18345c7605f9492
+#   text hash     728a1bd265a5d924
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1031601e117c2939
-#   text hash     c37c0fd96ad772de
+#   content hash  d18345c7605f9492
+#   text hash     515523d5da65ac1c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3ef8f500ec787983
-#   text hash     7cedde0236362aa2
+#   content hash  c3b1310e54a5facd
+#   text hash     7d3691bff1e9d2bb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

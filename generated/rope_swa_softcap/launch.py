@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3ef8f500ec787983
-#   text hash     5e4faf2a0ce55101
+#   content hash  c3b1310e54a5facd
+#   text hash     fa9b01c9fe4bfb64
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

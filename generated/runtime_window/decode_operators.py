@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e49d548bfbd9a941
-#   text hash     77c48ec4c279f8b0
+#   content hash  fb5bc81ca38ac60b
+#   text hash     51e852c9c338b47a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e49d548bfbd9a941
-#   text hash     99dab29490ab3d22
+#   content hash  fb5bc81ca38ac60b
+#   text hash     19c56905cd1225bd
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

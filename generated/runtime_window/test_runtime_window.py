@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e49d548bfbd9a941
-#   text hash     8b720b8f8918e686
+#   content hash  fb5bc81ca38ac60b
+#   text hash     3874558f6661c507
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e49d548bfbd9a941
-#   text hash     2dcdfe2f395fc02f
+#   content hash  fb5bc81ca38ac60b
+#   text hash     4917906a75cee6cd
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3643fd163b3fb677
-#   text hash     e16cd45615d1161e
+#   content hash  ccf78ae3cf0173d9
+#   text hash     b54fdc93ad7ba4c7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

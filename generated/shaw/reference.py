@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3643fd163b3fb677
-#   text hash     9f76a72175b13ad1
+#   content hash  ccf78ae3cf0173d9
+#   text hash     971a0dfad9d434cd
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3643fd163b3fb677
-#   text hash     bf0fe0d56a7a971f
+#   content hash  ccf78ae3cf0173d9
+#   text hash     458ea770cbe23fa7
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3643fd163b3fb677
-#   text hash     786b540697a3d3dc
+#   content hash  ccf78ae3cf0173d9
+#   text hash     8cfd8512756d05fc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

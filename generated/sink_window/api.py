@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3778f3c480a2e4a2
-#   text hash     f809a7b5248b0bcd
+#   content hash  6bf6db66ac66b01c
+#   text hash     7cf34af6babf62f3
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3778f3c480a2e4a2
-#   text hash     8db399ec0730d72e
+#   content hash  6bf6db66ac66b01c
+#   text hash     ac225845d82b6bfd
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3778f3c480a2e4a2
-#   text hash     a7d21eebf234ac1f
+#   content hash  6bf6db66ac66b01c
+#   text hash     6f35afc8f2dcdcaf
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3778f3c480a2e4a2
-#   text hash     07a191cb51541323
+#   content hash  6bf6db66ac66b01c
+#   text hash     72982b031887bfda
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

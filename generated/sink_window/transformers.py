@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3778f3c480a2e4a2
-#   text hash     4f300c22b45dd417
+#   content hash  6bf6db66ac66b01c
+#   text hash     39444bf6fa5c9105
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2099b98dc870deab
-#   text hash     ff8f0d4e008c4037
+#   content hash  fd832a3339b832e4
+#   text hash     d03a99ccdc492202
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

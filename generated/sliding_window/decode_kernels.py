@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2099b98dc870deab
-#   text hash     450f3b286cbf4674
+#   content hash  fd832a3339b832e4
+#   text hash     0772bf8bd94c6afa
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2099b98dc870deab
-#   text hash     5471104ca1c44714
+#   content hash  fd832a3339b832e4
+#   text hash     a01928785d88bc34
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2099b98dc870deab
-#   text hash     8cdacd486512f813
+#   content hash  fd832a3339b832e4
+#   text hash     a34d185676c8b885
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2099b98dc870deab
-#   text hash     83dc4bd5c97639cb
+#   content hash  fd832a3339b832e4
+#   text hash     25353c32b80cc5cb
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b886bdc440feed16
-#   text hash     470af8f0d16187d9
+#   content hash  731b3f43018a68df
+#   text hash     b2c9f56f5b7e7e5f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b886bdc440feed16
-#   text hash     63def9dba5051857
+#   content hash  731b3f43018a68df
+#   text hash     44d395b9e5e8b59e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

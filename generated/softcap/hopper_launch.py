@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b886bdc440feed16
-#   text hash     4bed5b63a51c6813
+#   content hash  731b3f43018a68df
+#   text hash     23cf2218f9a9a91b
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

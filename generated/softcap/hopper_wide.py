@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b886bdc440feed16
-#   text hash     00d1511786dbcae4
+#   content hash  731b3f43018a68df
+#   text hash     1adfb855091087f7
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b886bdc440feed16
-#   text hash     f9f08ef6b40966a1
+#   content hash  731b3f43018a68df
+#   text hash     2bd0809fefda7a53
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  63cf1c5101d1ea52
-#   text hash     844c1a65aaeccbe8
+#   content hash  2cbd83df86e02861
+#   text hash     2c9639d450db0c08
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

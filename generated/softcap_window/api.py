@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  63cf1c5101d1ea52
-#   text hash     d3d5278ea555ee1e
+#   content hash  2cbd83df86e02861
+#   text hash     a2d893af52e3ed37
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  63cf1c5101d1ea52
-#   text hash     ee0858232f1a16c5
+#   content hash  2cbd83df86e02861
+#   text hash     d5c5b97d9975a3ed
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

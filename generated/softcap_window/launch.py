@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  63cf1c5101d1ea52
-#   text hash     7fd0afd31e568f9e
+#   content hash  2cbd83df86e02861
+#   text hash     e202c9e8e1dc2af2
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  63cf1c5101d1ea52
-#   text hash     b35198cd54b11e0e
+#   content hash  2cbd83df86e02861
+#   text hash     d38d1a3bb28a5c4b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

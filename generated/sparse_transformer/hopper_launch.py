@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  63a828723b6456a3
-#   text hash     38b486ea5a8fb120
+#   content hash  312568a1d1c45395
+#   text hash     33d883082130d6a6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

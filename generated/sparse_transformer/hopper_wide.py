@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  63a828723b6456a3
-#   text hash     c91cf882796de8f6
+#   content hash  312568a1d1c45395
+#   text hash     64a6670f09b2fb6e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

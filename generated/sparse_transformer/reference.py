@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  63a828723b6456a3
-#   text hash     db35d2349d7f8863
+#   content hash  312568a1d1c45395
+#   text hash     c005cac0af979b15
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

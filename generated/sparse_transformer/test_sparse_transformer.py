@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  63a828723b6456a3
-#   text hash     3e35c9d1b90e5a8f
+#   content hash  312568a1d1c45395
+#   text hash     0ae0d8dbcd70a0cd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  63a828723b6456a3
-#   text hash     75abbed3f2112f19
+#   content hash  312568a1d1c45395
+#   text hash     c951871b1f1ad439
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbe6715f5bf2971b
-#   text hash     795e4d7e0f5324f9
+#   content hash  2a3798c2004ce57d
+#   text hash     eaa9926421692714
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

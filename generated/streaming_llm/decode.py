@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbe6715f5bf2971b
-#   text hash     d82d9c90d98e0a5b
+#   content hash  2a3798c2004ce57d
+#   text hash     9ca4c2d5facd98bc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbe6715f5bf2971b
-#   text hash     e91a5cc6d0e43d11
+#   content hash  2a3798c2004ce57d
+#   text hash     e05bca026f74f734
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 
@@ -89,7 +89,7 @@ Symbols
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
     first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there applies the mask
+    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
     span                    which of several such ranges, where the mask has gaps
     mixed                   whether a step applies the mask
     TILE_AXIS               the axis of the grid that holds the tiles which programs own

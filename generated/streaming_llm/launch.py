@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbe6715f5bf2971b
-#   text hash     5383da1b03d6668a
+#   content hash  2a3798c2004ce57d
+#   text hash     b115a846e0187b14
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

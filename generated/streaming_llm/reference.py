@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbe6715f5bf2971b
-#   text hash     6ebc292cfd94abe0
+#   content hash  2a3798c2004ce57d
+#   text hash     4cb77b284f74e4e2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

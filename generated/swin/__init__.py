@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38850c3a26b64d41
-#   text hash     1fc4a0cf5dc2ecfc
+#   content hash  eb7ec408de2223d1
+#   text hash     17ab6c4510c47771
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

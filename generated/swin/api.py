@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38850c3a26b64d41
-#   text hash     202b30ede1d5d851
+#   content hash  eb7ec408de2223d1
+#   text hash     b1ff997d72cba038
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38850c3a26b64d41
-#   text hash     3fa8b13de6522a2a
+#   content hash  eb7ec408de2223d1
+#   text hash     a55cc3a2ec714f82
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38850c3a26b64d41
-#   text hash     e4444a050105edce
+#   content hash  eb7ec408de2223d1
+#   text hash     3a517520c76f8033
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38850c3a26b64d41
-#   text hash     1b0b51210cd6f7f8
+#   content hash  eb7ec408de2223d1
+#   text hash     22630050a8eedb05
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f0dcb4bd45eb1f3
-#   text hash     4a00fc51bfea41dd
+#   content hash  10d7c67d16b8cb87
+#   text hash     2c7625f15d63434d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

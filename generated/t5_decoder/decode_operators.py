@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f0dcb4bd45eb1f3
-#   text hash     353707d8e0bc0fa5
+#   content hash  10d7c67d16b8cb87
+#   text hash     6e6c03ff5d7beb0f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

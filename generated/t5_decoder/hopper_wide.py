@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f0dcb4bd45eb1f3
-#   text hash     38c0f8583ff05965
+#   content hash  10d7c67d16b8cb87
+#   text hash     ab14f7535eb85c25
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

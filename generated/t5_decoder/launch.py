@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f0dcb4bd45eb1f3
-#   text hash     252bdf7a3be5c56e
+#   content hash  10d7c67d16b8cb87
+#   text hash     52859d7e9c2af10c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f0dcb4bd45eb1f3
-#   text hash     149d893e9757df72
+#   content hash  10d7c67d16b8cb87
+#   text hash     ff89d518461dae89
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0f9e711288734bce
-#   text hash     f4d14ccdf4bef32d
+#   content hash  7ce9c935d07a373e
+#   text hash     c916e9c23ace9cce
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

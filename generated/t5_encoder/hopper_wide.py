@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0f9e711288734bce
-#   text hash     a5604ca757ccf736
+#   content hash  7ce9c935d07a373e
+#   text hash     3dfc62cb4d05f01c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

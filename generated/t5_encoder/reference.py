@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0f9e711288734bce
-#   text hash     e1b3b2bd6e77a2a8
+#   content hash  7ce9c935d07a373e
+#   text hash     958b58159254b711
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0f9e711288734bce
-#   text hash     bdc7dc42f1f3fad7
+#   content hash  7ce9c935d07a373e
+#   text hash     eb2ca8803caa456e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

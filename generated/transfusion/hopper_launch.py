@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aa84d82f12ebb8fd
-#   text hash     ae236fbd8764d208
+#   content hash  85a8c842006d3956
+#   text hash     9104975f4f69bcb7
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

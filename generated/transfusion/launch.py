@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aa84d82f12ebb8fd
-#   text hash     ce7ee71d1db2c716
+#   content hash  85a8c842006d3956
+#   text hash     1bfe7b77fa4393ec
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

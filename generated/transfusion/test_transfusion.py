@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aa84d82f12ebb8fd
-#   text hash     0d850b684b7f9dac
+#   content hash  85a8c842006d3956
+#   text hash     5bc17aa9cdfe3968
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

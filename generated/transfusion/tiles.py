@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aa84d82f12ebb8fd
-#   text hash     f36abba9af3c7ddd
+#   content hash  85a8c842006d3956
+#   text hash     9b2cda1603b5a1e8
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  03f0541f6b1073ab
-#   text hash     4e621faada55c0cf
+#   content hash  465957b950b0f1f7
+#   text hash     2af2da9c6bcc612a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

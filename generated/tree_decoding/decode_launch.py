@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  03f0541f6b1073ab
-#   text hash     0beac12a411bd837
+#   content hash  465957b950b0f1f7
+#   text hash     631aa68f331a64a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  03f0541f6b1073ab
-#   text hash     269bd36bc8905974
+#   content hash  465957b950b0f1f7
+#   text hash     ee93a2039f747990
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

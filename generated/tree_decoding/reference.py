@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  03f0541f6b1073ab
-#   text hash     0fb945e6136429c5
+#   content hash  465957b950b0f1f7
+#   text hash     1c2af6c89f778068
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -137,7 +137,7 @@ def _of_steps(plan: Plan) -> Iterator[Row]:
     """Tiles that are visited, and what steps make of them."""
     backward = plan.spec.algorithm.backward
     yield "first, last", "tiles in [first, last) show something to the program's own tile"
-    yield "full_first, full_last", "those in [full_first, full_last) show all to it: no step there applies the mask"
+    yield "full_first, full_last", "those in [full_first, full_last) show all to it: no step there needs the mask"
     yield "span", "which of several such ranges, where the mask has gaps"
     yield "mixed", "whether a step applies the mask"
     yield "tail", "whether a step's tile may reach into the next sequence"

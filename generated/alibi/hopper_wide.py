@@ -2,7 +2,7 @@
 #
 #   made from     specs/alibi.yaml
 #   content hash  1e19247cbc595348
-#   text hash     13f69f74ad58905e
+#   text hash     b78c24585a92637b
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -219,7 +219,8 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -278,7 +279,8 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -317,7 +319,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

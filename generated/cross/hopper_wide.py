@@ -2,7 +2,7 @@
 #
 #   made from     specs/cross.yaml
 #   content hash  107a10d56c28d74c
-#   text hash     ac0c0b020b7b32c5
+#   text hash     03a8557c3b902fb7
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -210,7 +210,8 @@ def make_dv(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64]
         k_pos = k_start + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
@@ -259,7 +260,8 @@ def make_dk(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64, 128], [64, REST]
         dk = gl.full([64, 128], 0.0, gl.float32, OUT)
@@ -294,7 +296,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)

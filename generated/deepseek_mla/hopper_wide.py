@@ -2,7 +2,7 @@
 #
 #   made from     specs/deepseek_mla.yaml
 #   content hash  b3ef30efe3ec49fe
-#   text hash     6e862ca594cfb7d6
+#   text hash     0e57d6b734957e80
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -214,7 +214,8 @@ def make_dv(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -264,7 +265,8 @@ def make_dk(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -302,7 +304,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

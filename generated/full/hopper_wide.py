@@ -2,7 +2,7 @@
 #
 #   made from     specs/full.yaml
 #   content hash  246297cd138d5fbc
-#   text hash     02f3eedb3bd1319a
+#   text hash     9c7fbe6f79cef775
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -211,7 +211,8 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64]
         k_pos = k_start + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
@@ -262,7 +263,8 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64, 128], [64, REST]
         dk = gl.full([64, 128], 0.0, gl.float32, OUT)
@@ -298,7 +300,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)

@@ -2,7 +2,7 @@
 #
 #   made from     specs/gemma2_local.yaml
 #   content hash  d4be187a0c71c5c2
-#   text hash     39f1e0f0e930f33a
+#   text hash     3344fa59ff08dd61
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -26,9 +26,8 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:
@@ -75,8 +74,8 @@ def differentiate(
         cache, kernels.turn_back, (block_m, block_n), (dk, cos, sin, positions),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
         from_shapes=lambda: dict(
-            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),
-            cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
+            k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1),
+            sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0],
             GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_N=block_n,

@@ -2,7 +2,7 @@
 #
 #   made from     specs/kerple.yaml
 #   content hash  5f622b4fdfe1d9eb
-#   text hash     510a3662154c5696
+#   text hash     3d717aaf73447fed
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 
@@ -26,9 +26,8 @@ def differentiate(
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:
@@ -65,7 +64,7 @@ def differentiate(
         cache, kernels.finish, (block_m, block_n), (dq_sum, dq, float(scale)),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
+            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m,
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

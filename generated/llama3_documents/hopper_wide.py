@@ -2,7 +2,7 @@
 #
 #   made from     specs/llama3_documents.yaml
 #   content hash  784d4c58d4857f4e
-#   text hash     137f724d66c64869
+#   text hash     44df58646f77e803
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -223,7 +223,8 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         # [64]
@@ -276,7 +277,7 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups = for_dk
+    dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -287,7 +288,7 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64, 128], [64, REST]
         dk = gl.full([64, 128], 0.0, gl.float32, OUT)
@@ -323,7 +324,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
@@ -375,7 +377,7 @@ def backward(
         in_q_segments_stride_query, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
         query_ranges_ptr, k_parts, tiles, group, groups
     )  # fmt: skip
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups)
+    for_dk = (dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups)
     for_dq = (dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, groups)
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items, tiles, group,

@@ -2,7 +2,7 @@
 #
 #   made from     specs/log_decay.yaml
 #   content hash  dd76339106b43c52
-#   text hash     31b715dce5d7f743
+#   text hash     c4d7ffff5b97b403
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -89,9 +89,9 @@ from .kernels import LOG2E, batch_and_head, keep_documents, load_rows, load_tile
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, D: tl.constexpr,
+    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, Hq, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up and tiles are counted."""
@@ -99,7 +99,7 @@ def prepare(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -242,7 +242,8 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+        q_offset, q_len = 0, q_total
+        k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start
@@ -400,7 +401,8 @@ def load_tiles(
     while place < items:
         tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, groups)
         k_start = tile * BLOCK_N
-        q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+        q_offset, q_len = 0, q_total
+        k_offset, k_len = 0, k_total
         stage = begun % K_STAGES
         if K_STAGES > 1:
             kv_free, places = turns
@@ -519,16 +521,15 @@ def backward(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "Hq"])
 def finish(
-    dq_sum_ptr, dq_ptr, scale, q_total, k_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    dq_sum_ptr, dq_ptr, scale, q_total, Hq, D: tl.constexpr, BLOCK_M: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     PIECES: tl.constexpr = (D + 63) // 64

@@ -2,7 +2,7 @@
 #
 #   made from     specs/qwen3.yaml
 #   content hash  cb00c0515e0841ce
-#   text hash     7266a8da6cb3af0e
+#   text hash     fd851ce61eeb1e08
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -88,9 +88,9 @@ from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 add_tile, view = runtime.gluon_sum_of_tiles(), runtime.gluon_view_of_tiles()
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, k_total, Hq, D: tl.constexpr,
+    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, Hq, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros where dQ is added up and tiles are counted."""
@@ -98,7 +98,7 @@ def prepare(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -232,7 +232,8 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+        q_offset, q_len = 0, q_total
+        k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start
@@ -326,7 +327,8 @@ def load_tiles(
     while place < items:
         tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, groups)
         k_start = tile * BLOCK_N
-        q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+        q_offset, q_len = 0, q_total
+        k_offset, k_len = 0, k_total
         stage = begun % K_STAGES
         if K_STAGES > 1:
             kv_free, places = turns
@@ -431,7 +433,8 @@ def finish(
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     q_begin = k_len - q_len
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
@@ -454,11 +457,11 @@ def finish(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
+@triton.jit(do_not_specialize=["k_total", "Hq", "position_end"])
 def turn_back(
-    dk_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row, cos_stride_column,
-    sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token, position_end,
-    GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
+    dk_ptr, cos_ptr, sin_ptr, positions_ptr, k_total, Hq, cos_stride_row, cos_stride_column, sin_stride_row,
+    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, GROUP: tl.constexpr,
+    D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
     TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Apply the inverse rotation in place to dK of one tile of keys of one head."""
@@ -466,7 +469,7 @@ def turn_back(
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    k_offset, k_len = 0, k_total
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
     positions_base = positions_ptr
     if positions_ptr is not None:

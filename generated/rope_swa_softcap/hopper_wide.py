@@ -2,7 +2,7 @@
 #
 #   made from     specs/rope_swa_softcap.yaml
 #   content hash  c3b1310e54a5facd
-#   text hash     f99244a35c19054f
+#   text hash     5081689e38333ad7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -223,7 +223,8 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -274,7 +275,8 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -313,7 +315,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

@@ -2,7 +2,7 @@
 #
 #   made from     specs/sliding_window.yaml
 #   content hash  fd832a3339b832e4
-#   text hash     4f7ee76a64f8f780
+#   text hash     0f15687e2d132e66
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -216,7 +216,8 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -268,7 +269,8 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -307,7 +309,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

@@ -2,7 +2,7 @@
 #
 #   made from     specs/streaming_llm.yaml
 #   content hash  2a3798c2004ce57d
-#   text hash     983ff9c784c9a326
+#   text hash     2fd238ef97a0033a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -216,7 +216,8 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -268,7 +269,8 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start
@@ -307,7 +309,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

@@ -2,7 +2,7 @@
 #
 #   made from     specs/transfusion.yaml
 #   content hash  85a8c842006d3956
-#   text hash     4dbc411dd51b4d4c
+#   text hash     5b6d5ab0e9ab35a2
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -222,7 +222,8 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         # [64]
@@ -268,7 +269,7 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups = for_dk
+    dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -279,7 +280,7 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64, 128], [64, REST]
         dk = gl.full([64, 128], 0.0, gl.float32, OUT)
@@ -315,7 +316,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, groups)
     k_start = tile * BLOCK_N
-    q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
+    q_offset, q_len = 0, q_total
+    k_offset, k_len = 0, k_total
     if k_start < k_len:
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
@@ -365,7 +367,7 @@ def backward(
         dv_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch, in_image_stride_token,
         query_ranges_ptr, k_parts, tiles, group, groups
     )  # fmt: skip
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups)
+    for_dk = (dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, groups)
     for_dq = (dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, groups)
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items, tiles, group,

@@ -162,7 +162,7 @@ class AllRows(Dense):
 
     def found(self, own: str = "") -> tuple[Statement, ...]:
         """The statements that find a sequence."""
-        return (Statement("q_offset, q_len, k_offset, k_len", "0, q_total, 0, k_total"),)
+        return tuple(Statement(f"{side}_offset, {side}_len", f"0, {side}_total") for side in SIDES)
 
     def beyond(self, side: Side) -> tuple[Block, ...]:
         """Sends no program home: a grid has no tile behind the end of its sequence."""

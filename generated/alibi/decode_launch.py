@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1e19247cbc595348
-#   text hash     f2ff980e170d9251
+#   content hash  96d7f5e590375341
+#   text hash     c236949d2e54966d
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1e19247cbc595348
-#   text hash     69e61def124c5df0
+#   content hash  96d7f5e590375341
+#   text hash     a8f2753417c62be1
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1e19247cbc595348
-#   text hash     2a9f66054b1d7afb
+#   content hash  96d7f5e590375341
+#   text hash     474c2b7595a31b10
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1e19247cbc595348
-#   text hash     23577d3b8a3a863c
+#   content hash  96d7f5e590375341
+#   text hash     136abd5e49dff8b4
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1e19247cbc595348
-#   text hash     ea0ae92d6cc49cb1
+#   content hash  96d7f5e590375341
+#   text hash     1b87018928d5bfda
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

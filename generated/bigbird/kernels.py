@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  80531d82427daa67
-#   text hash     fc50de45dfe2d9ae
+#   content hash  3e0e4e51dc72fb91
+#   text hash     7774aeaf99d5b2cf
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

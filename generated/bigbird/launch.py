@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  80531d82427daa67
-#   text hash     056d4ec6d7a14805
+#   content hash  3e0e4e51dc72fb91
+#   text hash     5b5d912b8ab871ef
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

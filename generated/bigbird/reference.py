@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  80531d82427daa67
-#   text hash     ae826a5c163b4ffd
+#   content hash  3e0e4e51dc72fb91
+#   text hash     e5eb67e5bbf91ec1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  80531d82427daa67
-#   text hash     6e7ebe49533dd919
+#   content hash  3e0e4e51dc72fb91
+#   text hash     aea1ac4a1fbbd259
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

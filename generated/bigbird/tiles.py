@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  80531d82427daa67
-#   text hash     9d381e3e32ab0e45
+#   content hash  3e0e4e51dc72fb91
+#   text hash     7497e15ae3c23a45
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

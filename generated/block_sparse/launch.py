@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  48aa6dda72e06878
-#   text hash     0dbec83d0d9412b0
+#   content hash  6379e3c8a41c991b
+#   text hash     950a948de82731ab
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  48aa6dda72e06878
-#   text hash     6661d073b44b19c5
+#   content hash  6379e3c8a41c991b
+#   text hash     05e713713f3b260e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  48aa6dda72e06878
-#   text hash     b0b2fdec834616f4
+#   content hash  6379e3c8a41c991b
+#   text hash     38fcc73d559b0113
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

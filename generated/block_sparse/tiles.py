@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  48aa6dda72e06878
-#   text hash     8c3eb3934ed87f21
+#   content hash  6379e3c8a41c991b
+#   text hash     9a4df89a56c69312
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

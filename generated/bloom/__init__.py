@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  29d14c9123bcb931
-#   text hash     3e6e12692a5e8fdf
+#   content hash  d46e884ee4843cb9
+#   text hash     412fd57752c02c92
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  29d14c9123bcb931
-#   text hash     118f618d1db0bc30
+#   content hash  d46e884ee4843cb9
+#   text hash     70b5681e039e3675
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  29d14c9123bcb931
-#   text hash     bd7ac5b2a4ca4c42
+#   content hash  d46e884ee4843cb9
+#   text hash     b0f170d3ad3b3f90
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  29d14c9123bcb931
-#   text hash     f8012e01a5b04a3b
+#   content hash  d46e884ee4843cb9
+#   text hash     4cfc445521111016
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

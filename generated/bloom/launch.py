@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  29d14c9123bcb931
-#   text hash     01b9118c1d8bcd25
+#   content hash  d46e884ee4843cb9
+#   text hash     352d938da0b9cfbc
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f750bcf202ac93b
-#   text hash     a8c441d1c8fe0750
+#   content hash  fcb76825cbc7990c
+#   text hash     0a278cc2a92a30e6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f750bcf202ac93b
-#   text hash     fb994b0920a31c6f
+#   content hash  fcb76825cbc7990c
+#   text hash     ea10e04689be4c35
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f750bcf202ac93b
-#   text hash     4a34f34667ca8870
+#   content hash  fcb76825cbc7990c
+#   text hash     e2c1e71614addc89
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f750bcf202ac93b
-#   text hash     5e25548b999cfa2c
+#   content hash  fcb76825cbc7990c
+#   text hash     8dc0f4599d4622f5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

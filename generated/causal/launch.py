@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f750bcf202ac93b
-#   text hash     f3fc6fb9ee78e42a
+#   content hash  fcb76825cbc7990c
+#   text hash     1f0b9c00f2630f3d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

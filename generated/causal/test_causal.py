@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f750bcf202ac93b
-#   text hash     7e9f161eac9d635e
+#   content hash  fcb76825cbc7990c
+#   text hash     251643f058f853dd
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

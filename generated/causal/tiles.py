@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f750bcf202ac93b
-#   text hash     9994e7a9e64066f7
+#   content hash  fcb76825cbc7990c
+#   text hash     b2fabe96503c097d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ae1ab4116b144e47
-#   text hash     a3a4ee5913583679
+#   content hash  7c37f5026639c198
+#   text hash     a20978f0cf21e117
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

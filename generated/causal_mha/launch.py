@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ae1ab4116b144e47
-#   text hash     3719c697b485e2ae
+#   content hash  7c37f5026639c198
+#   text hash     f505154b8d236aa7
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ae1ab4116b144e47
-#   text hash     cf33d06dbafbc544
+#   content hash  7c37f5026639c198
+#   text hash     9c4ba7b1146ef50b
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ae1ab4116b144e47
-#   text hash     e680e4bb30b62d5f
+#   content hash  7c37f5026639c198
+#   text hash     f003f0e15c21a0d6
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  107a10d56c28d74c
-#   text hash     8d57e17e0c1dba84
+#   content hash  1153bf7c18609fbb
+#   text hash     b4dd8d11c15e6417
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

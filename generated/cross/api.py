@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  107a10d56c28d74c
-#   text hash     e4449eb343f9c55c
+#   content hash  1153bf7c18609fbb
+#   text hash     c55b46c4f2e5d982
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

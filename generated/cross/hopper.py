@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  107a10d56c28d74c
-#   text hash     bc3ab7d80119a4b8
+#   content hash  1153bf7c18609fbb
+#   text hash     2122c0c7bae18e0f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

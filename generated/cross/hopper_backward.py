@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  107a10d56c28d74c
-#   text hash     97476f061714d941
+#   content hash  1153bf7c18609fbb
+#   text hash     1ced5d15de13951d
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

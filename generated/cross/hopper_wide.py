@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  107a10d56c28d74c
-#   text hash     03a8557c3b902fb7
+#   content hash  1153bf7c18609fbb
+#   text hash     fae2b13701dde857
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  107a10d56c28d74c
-#   text hash     e249ccb6b93eb6f0
+#   content hash  1153bf7c18609fbb
+#   text hash     c4201baf1ab9deb9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

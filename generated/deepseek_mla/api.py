@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b3ef30efe3ec49fe
-#   text hash     f3aeef98779a9000
+#   content hash  86a4a1ef752bbfa0
+#   text hash     2d2a9aac85f4a549
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

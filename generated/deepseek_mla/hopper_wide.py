@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b3ef30efe3ec49fe
-#   text hash     0e57d6b734957e80
+#   content hash  86a4a1ef752bbfa0
+#   text hash     25f4ae9242a45c1e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

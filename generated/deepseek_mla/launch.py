@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b3ef30efe3ec49fe
-#   text hash     d80d8e55c8b4f436
+#   content hash  86a4a1ef752bbfa0
+#   text hash     f558cdeee63ffc76
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b3ef30efe3ec49fe
-#   text hash     ff2839d2881855c7
+#   content hash  86a4a1ef752bbfa0
+#   text hash     1f18e61bd83e6b5b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

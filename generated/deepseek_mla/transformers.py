@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b3ef30efe3ec49fe
-#   text hash     0035416dbc369a45
+#   content hash  86a4a1ef752bbfa0
+#   text hash     48fb9323416a67ef
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  68334ee446fadbe2
-#   text hash     e59af6d6f8c68941
+#   content hash  f2c429fc2c751949
+#   text hash     d84a1428eb38eac3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

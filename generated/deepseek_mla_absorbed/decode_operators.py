@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  68334ee446fadbe2
-#   text hash     e2c0fddf2e8af0d3
+#   content hash  f2c429fc2c751949
+#   text hash     5b985de8b4df2c3c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

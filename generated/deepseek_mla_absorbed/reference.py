@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  68334ee446fadbe2
-#   text hash     f740262673f1598a
+#   content hash  f2c429fc2c751949
+#   text hash     17ed74cf3cec60ff
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e595e1b5c1c9e702
-#   text hash     5d9f009fd8e2df18
+#   content hash  38f7e2aa9446fe0e
+#   text hash     b8f709b4600f7edf
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e595e1b5c1c9e702
-#   text hash     0edb2be2dd92e1a4
+#   content hash  38f7e2aa9446fe0e
+#   text hash     9d58f14659dc4503
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

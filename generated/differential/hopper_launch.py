@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e595e1b5c1c9e702
-#   text hash     c6c4bc1176eb0c45
+#   content hash  38f7e2aa9446fe0e
+#   text hash     7fc685035bb97f65
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e595e1b5c1c9e702
-#   text hash     ee0f4f6ea8806c36
+#   content hash  38f7e2aa9446fe0e
+#   text hash     4eeb4ec74b39f3fd
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

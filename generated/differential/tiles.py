@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e595e1b5c1c9e702
-#   text hash     e4dcf8fb062a92e1
+#   content hash  38f7e2aa9446fe0e
+#   text hash     01591aae4b35b678
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b72505d38fc1378
-#   text hash     4056de57c7f4fca5
+#   content hash  ec85508e634b83c2
+#   text hash     99ce2765304188ae
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b72505d38fc1378
-#   text hash     884c9eb0a0fa2f0d
+#   content hash  ec85508e634b83c2
+#   text hash     fcece6510ea5d3fd
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b72505d38fc1378
-#   text hash     5148779cf041f9c1
+#   content hash  ec85508e634b83c2
+#   text hash     ac0bfcc8d83fc7a0
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

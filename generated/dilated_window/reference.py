@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b72505d38fc1378
-#   text hash     eed97f8518238223
+#   content hash  ec85508e634b83c2
+#   text hash     9b966b050b874b8e
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

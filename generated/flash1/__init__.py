@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b3d0797fba6fbf5
-#   text hash     f6e6fb4ec6b76a65
+#   content hash  178b0d95a4241212
+#   text hash     f311dc7811bf5253
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

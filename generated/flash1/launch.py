@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b3d0797fba6fbf5
-#   text hash     6cd0be1d15785afa
+#   content hash  178b0d95a4241212
+#   text hash     340715bedb02f6eb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

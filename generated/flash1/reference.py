@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b3d0797fba6fbf5
-#   text hash     8be178f4bfa7e50c
+#   content hash  178b0d95a4241212
+#   text hash     03721e101c891e50
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

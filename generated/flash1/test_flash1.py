@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b3d0797fba6fbf5
-#   text hash     f5cc3e03ea94a94a
+#   content hash  178b0d95a4241212
+#   text hash     9ddda4ec541946a0
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

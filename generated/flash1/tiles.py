@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6b3d0797fba6fbf5
-#   text hash     9442da6dc5493b39
+#   content hash  178b0d95a4241212
+#   text hash     b3a387945de8e04e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

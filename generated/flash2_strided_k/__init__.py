@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  72a7db766ceee812
-#   text hash     d03fa5814fb6870b
+#   content hash  e7be928e0488418a
+#   text hash     1fdcd7230a1e074c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

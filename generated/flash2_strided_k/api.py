@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  72a7db766ceee812
-#   text hash     a5b90a157bbbdd9c
+#   content hash  e7be928e0488418a
+#   text hash     7d7f0600df3f50ef
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  72a7db766ceee812
-#   text hash     6bcc7b97ec5282c2
+#   content hash  e7be928e0488418a
+#   text hash     501b9a97b2187a64
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  72a7db766ceee812
-#   text hash     089c16b73852f2e9
+#   content hash  e7be928e0488418a
+#   text hash     498cbc16ca497b9a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

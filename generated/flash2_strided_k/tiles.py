@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  72a7db766ceee812
-#   text hash     e3b173ad9b15669f
+#   content hash  e7be928e0488418a
+#   text hash     1b0b1d8dbc77eb2f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

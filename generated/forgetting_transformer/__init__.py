@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e1b80c06ec4c6b74
-#   text hash     71109f5a223ca070
+#   content hash  39c814d10d237364
+#   text hash     6f2237c8663bc0c0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

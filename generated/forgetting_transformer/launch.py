@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e1b80c06ec4c6b74
-#   text hash     a9a7a4af1c1ee550
+#   content hash  39c814d10d237364
+#   text hash     316c4b2638be5a69
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

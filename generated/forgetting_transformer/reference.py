@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e1b80c06ec4c6b74
-#   text hash     3e53e75c6bb04e2e
+#   content hash  39c814d10d237364
+#   text hash     031e6baa252ae1e2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

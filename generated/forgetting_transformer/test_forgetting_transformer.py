@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e1b80c06ec4c6b74
-#   text hash     8f6b8c1fe7248ed6
+#   content hash  39c814d10d237364
+#   text hash     3668ca6c8b69468f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     c28eeaa20532498c
+#   content hash  d5a6a8038fe954c2
+#   text hash     8ccfd96c4fcd84f9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

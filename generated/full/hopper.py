@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     52cad066d64f4996
+#   content hash  d5a6a8038fe954c2
+#   text hash     516afa1d6ce78535
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

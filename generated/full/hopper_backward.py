@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     e834d0210efc3249
+#   content hash  d5a6a8038fe954c2
+#   text hash     bdf1c3389913faf5
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     0e40aafb21c86810
+#   content hash  d5a6a8038fe954c2
+#   text hash     8abbfc8499c2ef4c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     22aa3f904ee0fa98
+#   content hash  d5a6a8038fe954c2
+#   text hash     f9346ba617c49f09
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     73c11b4a73c30c60
+#   content hash  d5a6a8038fe954c2
+#   text hash     ef895be090a90926
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     0ff04e4b61ce8c77
+#   content hash  d5a6a8038fe954c2
+#   text hash     3057ca546cb23a61
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

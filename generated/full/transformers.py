@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  246297cd138d5fbc
-#   text hash     eb96db1416501ab0
+#   content hash  d5a6a8038fe954c2
+#   text hash     acef4b37eb5b5fe7
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4b0362fa6eedbfc7
-#   text hash     0aee2cc35054d96b
+#   content hash  2e89e684fbf31990
+#   text hash     d80c681761201d85
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4b0362fa6eedbfc7
-#   text hash     315d0834b9a65dbd
+#   content hash  2e89e684fbf31990
+#   text hash     621b6dd33a2ab081
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

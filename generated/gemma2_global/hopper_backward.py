@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4b0362fa6eedbfc7
-#   text hash     4969253e3bc7f993
+#   content hash  2e89e684fbf31990
+#   text hash     19bd4219c05924ea
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4b0362fa6eedbfc7
-#   text hash     f076a1e0b70dd096
+#   content hash  2e89e684fbf31990
+#   text hash     4804767c5ffdbe84
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

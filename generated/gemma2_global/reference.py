@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4b0362fa6eedbfc7
-#   text hash     1b6b23d4f055c628
+#   content hash  2e89e684fbf31990
+#   text hash     3b0c4bd955df402a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

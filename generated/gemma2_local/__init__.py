@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4be187a0c71c5c2
-#   text hash     0f06d7f90633a4c7
+#   content hash  d09fb54299c42a70
+#   text hash     1e02497b99f04a59
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4be187a0c71c5c2
-#   text hash     46634608167de2ad
+#   content hash  d09fb54299c42a70
+#   text hash     e2151c081dc4d7d7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

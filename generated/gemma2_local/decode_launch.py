@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4be187a0c71c5c2
-#   text hash     f8dd20312c766602
+#   content hash  d09fb54299c42a70
+#   text hash     83685697284c5b6f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4be187a0c71c5c2
-#   text hash     ac700f26842b76d9
+#   content hash  d09fb54299c42a70
+#   text hash     828bb452983cbfda
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4be187a0c71c5c2
-#   text hash     89443ad0d76c902a
+#   content hash  d09fb54299c42a70
+#   text hash     39b73477838eaa59
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b12c9ca304b4d084
-#   text hash     4d063f6d0e0093cc
+#   content hash  2358e7eca8b8fe8e
+#   text hash     71fb918dd8033e07
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

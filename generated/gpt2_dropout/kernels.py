@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b12c9ca304b4d084
-#   text hash     cab94de7db0ffe05
+#   content hash  2358e7eca8b8fe8e
+#   text hash     d0d8d05ccf1337bb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b12c9ca304b4d084
-#   text hash     d1104db50f1b6f46
+#   content hash  2358e7eca8b8fe8e
+#   text hash     6ad11fee9597534b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

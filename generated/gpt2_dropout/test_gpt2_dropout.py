@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b12c9ca304b4d084
-#   text hash     2157afa0ec80342a
+#   content hash  2358e7eca8b8fe8e
+#   text hash     8e4e33321e851714
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

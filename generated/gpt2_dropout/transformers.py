@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b12c9ca304b4d084
-#   text hash     76e8c72fd1e7afab
+#   content hash  2358e7eca8b8fe8e
+#   text hash     4f4e1a9b3662bec4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

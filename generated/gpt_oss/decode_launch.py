@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fa31ff9def094e9
-#   text hash     1946995d0c4c18aa
+#   content hash  e87ebc991ef8c320
+#   text hash     db332ec4f42c8934
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fa31ff9def094e9
-#   text hash     72a74be2a6bc1869
+#   content hash  e87ebc991ef8c320
+#   text hash     e249f13503eb5f71
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

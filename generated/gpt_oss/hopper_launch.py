@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fa31ff9def094e9
-#   text hash     66d6d32a0fcfbedc
+#   content hash  e87ebc991ef8c320
+#   text hash     0b38cdf8ddd9c843
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fa31ff9def094e9
-#   text hash     0117fb8eb52a5efd
+#   content hash  e87ebc991ef8c320
+#   text hash     c6cb57010d5c4d02
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

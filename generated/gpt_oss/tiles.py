@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fa31ff9def094e9
-#   text hash     0005d2b84b2a855c
+#   content hash  e87ebc991ef8c320
+#   text hash     2fe2d04ecdc5397d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

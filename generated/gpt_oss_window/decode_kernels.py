@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6290862fbfd776f4
-#   text hash     23c6fe08a8025c6a
+#   content hash  96b0a27a4b383bf1
+#   text hash     923772bd546b73ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

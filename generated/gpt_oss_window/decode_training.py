@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6290862fbfd776f4
-#   text hash     7d1232082b6e7e0c
+#   content hash  96b0a27a4b383bf1
+#   text hash     4e2dabc1419e1e25
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

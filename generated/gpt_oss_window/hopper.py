@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6290862fbfd776f4
-#   text hash     45eef7652d03d4a8
+#   content hash  96b0a27a4b383bf1
+#   text hash     70cb42f8e5e106ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6290862fbfd776f4
-#   text hash     2fbe67226d5e51ef
+#   content hash  96b0a27a4b383bf1
+#   text hash     4e6c4b88e285fcf7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

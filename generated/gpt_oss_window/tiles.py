@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6290862fbfd776f4
-#   text hash     30bf34c783fe2bde
+#   content hash  96b0a27a4b383bf1
+#   text hash     e9b5a67551569b04
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5f622b4fdfe1d9eb
-#   text hash     3d717aaf73447fed
+#   content hash  1a07a1d6b6360b81
+#   text hash     6d9e68df7a260956
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5f622b4fdfe1d9eb
-#   text hash     04ee58e163b603f4
+#   content hash  1a07a1d6b6360b81
+#   text hash     2af93b5f0354ca35
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

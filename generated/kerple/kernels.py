@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5f622b4fdfe1d9eb
-#   text hash     5495e11ad18d4b50
+#   content hash  1a07a1d6b6360b81
+#   text hash     810fb86a4c4c4c93
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

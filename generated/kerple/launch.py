@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5f622b4fdfe1d9eb
-#   text hash     f5d984f50c254b15
+#   content hash  1a07a1d6b6360b81
+#   text hash     051858d99a437793
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5f622b4fdfe1d9eb
-#   text hash     7bac41a1c354dcda
+#   content hash  1a07a1d6b6360b81
+#   text hash     1e6babbeddfc3d19
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

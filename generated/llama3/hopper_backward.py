@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76af54380e2db21d
-#   text hash     ccda8d3c63d08bab
+#   content hash  933f4ff7e9f9e406
+#   text hash     c5cba06a7937ae9d
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

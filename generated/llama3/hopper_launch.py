@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76af54380e2db21d
-#   text hash     ab9912ce9fa09338
+#   content hash  933f4ff7e9f9e406
+#   text hash     48c957113a0a490c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76af54380e2db21d
-#   text hash     f09592026860e084
+#   content hash  933f4ff7e9f9e406
+#   text hash     2ae3bfb46bca7222
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

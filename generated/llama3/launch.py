@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76af54380e2db21d
-#   text hash     6c40bde511997f69
+#   content hash  933f4ff7e9f9e406
+#   text hash     2e9381314587b850
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76af54380e2db21d
-#   text hash     d82b70c17c84f8e2
+#   content hash  933f4ff7e9f9e406
+#   text hash     0cc67c76d8af4fe6
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

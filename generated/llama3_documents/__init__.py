@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  784d4c58d4857f4e
-#   text hash     79f72b8069d55f9e
+#   content hash  4d6e90f24aa26c63
+#   text hash     6095cd944af768fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

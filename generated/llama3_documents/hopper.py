@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  784d4c58d4857f4e
-#   text hash     3137ceed676ecf4c
+#   content hash  4d6e90f24aa26c63
+#   text hash     650d17e8983901d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  784d4c58d4857f4e
-#   text hash     773e093f2ca65201
+#   content hash  4d6e90f24aa26c63
+#   text hash     ccc986b9015d550f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  784d4c58d4857f4e
-#   text hash     79ee4e88cbb1a71c
+#   content hash  4d6e90f24aa26c63
+#   text hash     06b34d82e2fea335
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  784d4c58d4857f4e
-#   text hash     3e1b16dcf2bffc07
+#   content hash  4d6e90f24aa26c63
+#   text hash     decd133129478e26
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

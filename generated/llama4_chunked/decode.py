@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  305340e04c928d9b
-#   text hash     d2fb98b5f772982b
+#   content hash  bb8b320495c757ac
+#   text hash     8c8ef9ebf722f4c6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

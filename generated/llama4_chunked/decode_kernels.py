@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  305340e04c928d9b
-#   text hash     723c9e8657d99d75
+#   content hash  bb8b320495c757ac
+#   text hash     099222b0ee4f90b7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  305340e04c928d9b
-#   text hash     2969c79cc991a8aa
+#   content hash  bb8b320495c757ac
+#   text hash     23467c95c71cb2c7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

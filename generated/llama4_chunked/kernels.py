@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  305340e04c928d9b
-#   text hash     c8a1a987a6aa5e3f
+#   content hash  bb8b320495c757ac
+#   text hash     067e9605a4cb88d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

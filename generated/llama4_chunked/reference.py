@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  305340e04c928d9b
-#   text hash     ef5c96d72103c98a
+#   content hash  bb8b320495c757ac
+#   text hash     8f4c6008e31e9b55
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd76339106b43c52
-#   text hash     dc4c509368fe2cb7
+#   content hash  562512c13e79b1f5
+#   text hash     731ce5a007bfbc99
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd76339106b43c52
-#   text hash     c4d7ffff5b97b403
+#   content hash  562512c13e79b1f5
+#   text hash     75440ca255db0133
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

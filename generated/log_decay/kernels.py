@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd76339106b43c52
-#   text hash     645ad3ecfc35337e
+#   content hash  562512c13e79b1f5
+#   text hash     c9f645a9f6a1f484
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

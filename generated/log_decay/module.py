@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd76339106b43c52
-#   text hash     f63542670b450b12
+#   content hash  562512c13e79b1f5
+#   text hash     cf40bdb06bbc4883
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd76339106b43c52
-#   text hash     2be6a6b144509b0e
+#   content hash  562512c13e79b1f5
+#   text hash     7cefb1c839e60f95
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

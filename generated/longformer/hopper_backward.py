@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7fed62841ea36d8a
-#   text hash     5da90123981932a8
+#   content hash  8031b350d0d01ce8
+#   text hash     8ae68537afce7a71
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

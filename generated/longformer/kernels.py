@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7fed62841ea36d8a
-#   text hash     3d4fd567fde3a028
+#   content hash  8031b350d0d01ce8
+#   text hash     0f9f5b6c9b09a617
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

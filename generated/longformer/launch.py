@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7fed62841ea36d8a
-#   text hash     edf704a8cab015f8
+#   content hash  8031b350d0d01ce8
+#   text hash     607184732ffd8e43
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7fed62841ea36d8a
-#   text hash     c7703c4784894b20
+#   content hash  8031b350d0d01ce8
+#   text hash     c69e7e2739ec734e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

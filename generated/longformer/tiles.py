@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7fed62841ea36d8a
-#   text hash     a9e253cd1158557d
+#   content hash  8031b350d0d01ce8
+#   text hash     2d867cfd53f063be
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ecfa01eb8bacf0a2
-#   text hash     1c0afbfd9edca077
+#   content hash  73de33c19cc06b42
+#   text hash     1cc4ee57d61ca50e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

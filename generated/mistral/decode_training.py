@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ecfa01eb8bacf0a2
-#   text hash     b26cebc07136121a
+#   content hash  73de33c19cc06b42
+#   text hash     38c63f221c17b7be
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

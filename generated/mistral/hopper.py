@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ecfa01eb8bacf0a2
-#   text hash     aa9e70e028bcb322
+#   content hash  73de33c19cc06b42
+#   text hash     904b3db3d4c6e76c
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

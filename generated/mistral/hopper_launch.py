@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ecfa01eb8bacf0a2
-#   text hash     85c97dd7d24e40d0
+#   content hash  73de33c19cc06b42
+#   text hash     b5d0957b0f9d0294
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

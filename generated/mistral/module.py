@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ecfa01eb8bacf0a2
-#   text hash     1cfea4e3a4f2fe29
+#   content hash  73de33c19cc06b42
+#   text hash     8f4bcb6c957c5b5a
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -136,12 +136,14 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
-        first = cache.longest == 0
-        cache.append(k, v, terms["cos"], terms["sin"], terms["positions"])
-        if first:
+        seq_lens = cache.append(k, v, terms["cos"], terms["sin"], terms["positions"])
+        if cache.longest == 0:
             # nothing is cached that a prompt would have to read
-            return attention(q, k, v, **terms, scale=self.scale)
-        return attend_with_cache(q, cache.k, cache.v, cache.seq_lens, **terms, scale=self.scale)
+            out = attention(q, k, v, **terms, scale=self.scale)
+        else:
+            out = attend_with_cache(q, cache.k, cache.v, seq_lens, **terms, scale=self.scale)
+        cache.grow(q.shape[1])  # not sooner: a call that is refused leaves the cache as it was
+        return out
 
     def extra_repr(self) -> str:
         """What the module's text says beside its parts."""
@@ -167,13 +169,17 @@ class Cache:
         self.longest = 0  # at least what each sequence has: known without a look at the device
 
     def append(self, k, v, cos, sin, positions):
-        """Puts new tokens behind those of each sequence."""
+        """Puts new tokens behind those of each sequence, and tells how many these are with them; `grow` counts them in."""
         tokens = k.shape[1]
         if self.longest + tokens > self.size:
             raise ValueError(f"cache: expected room for {self.longest + tokens} tokens, got {self.size}")
         places = self.seq_lens[:, None] + torch.arange(tokens, dtype=torch.int64, device=k.device)
         slots = places + self.size * torch.arange(len(places), device=k.device)[:, None]
         append(k, v, self.k, self.v, slots, cos=cos, sin=sin, positions=places if positions is None else positions)
+        return self.seq_lens + tokens
+
+    def grow(self, tokens):
+        """Counts in as many new tokens of each sequence, which `append` has put there."""
         self.seq_lens += tokens
         self.longest += tokens
 

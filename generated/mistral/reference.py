@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ecfa01eb8bacf0a2
-#   text hash     1578d93f671a01af
+#   content hash  73de33c19cc06b42
+#   text hash     8dd8ed85bdbc1db6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f6a06a7bca8c6fd
-#   text hash     2ac180f30ac916ad
+#   content hash  4260af82bee7b3f4
+#   text hash     edf3f2484977c819
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

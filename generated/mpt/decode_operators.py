@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f6a06a7bca8c6fd
-#   text hash     2ef99c2a7cae36e8
+#   content hash  4260af82bee7b3f4
+#   text hash     3a8d70648f49fff6
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

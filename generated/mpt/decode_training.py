@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f6a06a7bca8c6fd
-#   text hash     b69ca5bde090973b
+#   content hash  4260af82bee7b3f4
+#   text hash     8bb39113605adf18
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f6a06a7bca8c6fd
-#   text hash     60e8e4a28223e965
+#   content hash  4260af82bee7b3f4
+#   text hash     181f83c0da837844
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

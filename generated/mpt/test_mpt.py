@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f6a06a7bca8c6fd
-#   text hash     a5912dfddf9babec
+#   content hash  4260af82bee7b3f4
+#   text hash     b8080dc644e999e2
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f6a06a7bca8c6fd
-#   text hash     8a49398bf851d968
+#   content hash  4260af82bee7b3f4
+#   text hash     7ed416fde6cd628b
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36fe8009ba007ace
-#   text hash     a6b500f9d9ffd745
+#   content hash  79d6170ec1034b8b
+#   text hash     bd70efd9895d4d20
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36fe8009ba007ace
-#   text hash     8eb78e34408c19eb
+#   content hash  79d6170ec1034b8b
+#   text hash     ad77591f29528cfd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36fe8009ba007ace
-#   text hash     75663b782a29ef9a
+#   content hash  79d6170ec1034b8b
+#   text hash     58f5a81001e44626
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

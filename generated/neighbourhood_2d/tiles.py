@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36fe8009ba007ace
-#   text hash     59e43c28cbdf47a8
+#   content hash  79d6170ec1034b8b
+#   text hash     b55e761b06bc8c81
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8600830aaf719934
-#   text hash     af63021c4077e8e3
+#   content hash  da305029008b1582
+#   text hash     df51fbbebd1a889a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8600830aaf719934
-#   text hash     94b9d7128b2f54eb
+#   content hash  da305029008b1582
+#   text hash     1b2c291c95a37b27
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8600830aaf719934
-#   text hash     d33697722de7b91d
+#   content hash  da305029008b1582
+#   text hash     219106979ea880a3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b23e8d585d97ae8a
-#   text hash     533845206ec7bb65
+#   content hash  e8ea2afd90f46225
+#   text hash     9a924b39e08d205a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

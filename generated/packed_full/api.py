@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b23e8d585d97ae8a
-#   text hash     3622f06bbfde0136
+#   content hash  e8ea2afd90f46225
+#   text hash     6c7a6f3bed37a20e
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

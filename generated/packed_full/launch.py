@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b23e8d585d97ae8a
-#   text hash     9e81a77ec9d08861
+#   content hash  e8ea2afd90f46225
+#   text hash     513ab8e798180fca
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

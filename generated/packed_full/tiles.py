@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b23e8d585d97ae8a
-#   text hash     701afb01a1167736
+#   content hash  e8ea2afd90f46225
+#   text hash     2ccf12e1733d4ef2
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

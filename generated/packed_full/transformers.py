@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b23e8d585d97ae8a
-#   text hash     b0b8be2fe5dbc580
+#   content hash  e8ea2afd90f46225
+#   text hash     e0569da108c62113
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d57728757458bf6
-#   text hash     34a4fff67a13aff7
+#   content hash  233df11b9a277d0d
+#   text hash     1c7733ed37650bf2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d57728757458bf6
-#   text hash     2c9698046d4140b1
+#   content hash  233df11b9a277d0d
+#   text hash     d3f087e72eb7d73a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a7e84de0a713d04
-#   text hash     cdc4966e8c9816ea
+#   content hash  49d3f00d2df9bcdf
+#   text hash     2b3d3d1fba29000b
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a7e84de0a713d04
-#   text hash     31c7ab3db0a0bd0a
+#   content hash  49d3f00d2df9bcdf
+#   text hash     aa95eb2996dae83c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

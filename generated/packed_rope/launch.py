@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a7e84de0a713d04
-#   text hash     5a3ff9efe43b38fd
+#   content hash  49d3f00d2df9bcdf
+#   text hash     4e0daa0ba4991430
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a7e84de0a713d04
-#   text hash     4188531183ac3a66
+#   content hash  49d3f00d2df9bcdf
+#   text hash     154a3b7362aa8a98
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

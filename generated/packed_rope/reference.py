@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a7e84de0a713d04
-#   text hash     d0c9a1d03ef79297
+#   content hash  49d3f00d2df9bcdf
+#   text hash     5f166d667242428c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

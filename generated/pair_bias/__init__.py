@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dce86325b2d0f957
-#   text hash     535d9dd460a2482b
+#   content hash  102c797922cf6c22
+#   text hash     c1357524a8c18ed7
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

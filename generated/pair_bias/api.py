@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dce86325b2d0f957
-#   text hash     748c2a37d2272d7d
+#   content hash  102c797922cf6c22
+#   text hash     e4576abae716f2c1
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dce86325b2d0f957
-#   text hash     847ccea3f79941c9
+#   content hash  102c797922cf6c22
+#   text hash     6059ee334a3c4198
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dce86325b2d0f957
-#   text hash     0a5fbce703483b5a
+#   content hash  102c797922cf6c22
+#   text hash     73e1bc6573e4bc07
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dce86325b2d0f957
-#   text hash     feb84cb4e61c5f6b
+#   content hash  102c797922cf6c22
+#   text hash     52688aaeb6bd5770
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  03a00e1c264acace
-#   text hash     2246ba79569b0e55
+#   content hash  2617fea69447b1ce
+#   text hash     3d230047ce2f38a7
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  03a00e1c264acace
-#   text hash     f43fd5c7064aa97c
+#   content hash  2617fea69447b1ce
+#   text hash     afdf57189a29a14e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  03a00e1c264acace
-#   text hash     5c92da7d7db45ab7
+#   content hash  2617fea69447b1ce
+#   text hash     0da9ca1dac0bfc68
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

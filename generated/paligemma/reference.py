@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  03a00e1c264acace
-#   text hash     2e3f156db10069f6
+#   content hash  2617fea69447b1ce
+#   text hash     4b350a7bfe1610e5
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

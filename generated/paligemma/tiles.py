@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  03a00e1c264acace
-#   text hash     98f9c8e1376138b2
+#   content hash  2617fea69447b1ce
+#   text hash     8b554e02bd4e5cf4
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

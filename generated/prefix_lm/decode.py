@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3ed1e22284283e0
-#   text hash     13772a3efa6cdf97
+#   content hash  796cbd8749b32944
+#   text hash     02ef67b9c66b5ec9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3ed1e22284283e0
-#   text hash     8a79f96d6f25e329
+#   content hash  796cbd8749b32944
+#   text hash     07123929ea0aaf72
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

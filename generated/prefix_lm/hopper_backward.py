@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3ed1e22284283e0
-#   text hash     d8126eea3ff0e9da
+#   content hash  796cbd8749b32944
+#   text hash     9aa92e91c1e941ac
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

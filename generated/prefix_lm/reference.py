@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3ed1e22284283e0
-#   text hash     3acc5222f3e10dcd
+#   content hash  796cbd8749b32944
+#   text hash     afb1e24af925a4b5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3ed1e22284283e0
-#   text hash     f06aa63c0d2f1a5a
+#   content hash  796cbd8749b32944
+#   text hash     b65a92d4987ba593
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

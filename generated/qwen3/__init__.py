@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb00c0515e0841ce
-#   text hash     be3e575ea7cd408a
+#   content hash  047ae34005998fa8
+#   text hash     4a5cc8870a0e9f18
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb00c0515e0841ce
-#   text hash     c2fac1fa8636b5db
+#   content hash  047ae34005998fa8
+#   text hash     8dd75f35103beca5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

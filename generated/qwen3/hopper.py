@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb00c0515e0841ce
-#   text hash     11681c3b91e94c2d
+#   content hash  047ae34005998fa8
+#   text hash     197b6ff3e6124c14
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

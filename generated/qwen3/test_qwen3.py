@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb00c0515e0841ce
-#   text hash     7b066ea1ded7bc4f
+#   content hash  047ae34005998fa8
+#   text hash     46dcd65cf3d7ce81
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb00c0515e0841ce
-#   text hash     c30cc66ea5e8733d
+#   content hash  047ae34005998fa8
+#   text hash     04d25b51358af546
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

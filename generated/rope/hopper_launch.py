@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  104d4074573936d7
-#   text hash     57b7bfbc98408bd1
+#   content hash  267967f3db9aebc5
+#   text hash     3367df67ce2f171a
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

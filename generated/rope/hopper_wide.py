@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  104d4074573936d7
-#   text hash     ece479f191adfa88
+#   content hash  267967f3db9aebc5
+#   text hash     480a56d12d38242a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  104d4074573936d7
-#   text hash     68af304deaebdc58
+#   content hash  267967f3db9aebc5
+#   text hash     31c58a56bed71bee
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  104d4074573936d7
-#   text hash     737b531e8f24357e
+#   content hash  267967f3db9aebc5
+#   text hash     a744164ff59acd30
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

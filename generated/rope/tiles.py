@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  104d4074573936d7
-#   text hash     0ddac6f08d015416
+#   content hash  267967f3db9aebc5
+#   text hash     7c87322a79be4c17
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c5e4fff12a97ff09
-#   text hash     95ca8cfd8426575c
+#   content hash  d11c9c39687cfeac
+#   text hash     52e8f1162a23b300
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

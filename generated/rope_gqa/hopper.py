@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c5e4fff12a97ff09
-#   text hash     5f21f9f057b14379
+#   content hash  d11c9c39687cfeac
+#   text hash     554bd7f3e0f7415a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c5e4fff12a97ff09
-#   text hash     771b5c2ae5b919aa
+#   content hash  d11c9c39687cfeac
+#   text hash     b56df211430c502a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c5e4fff12a97ff09
-#   text hash     c670a26c4521b548
+#   content hash  d11c9c39687cfeac
+#   text hash     353b8d8891454168
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c5e4fff12a97ff09
-#   text hash     4ec4b85dea6c80a4
+#   content hash  d11c9c39687cfeac
+#   text hash     406c08b7569cf8e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d18345c7605f9492
-#   text hash     63eb8eb1e03c7615
+#   content hash  f4f216694b0e0db3
+#   text hash     7436df42ab696c85
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

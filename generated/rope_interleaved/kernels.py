@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d18345c7605f9492
-#   text hash     e62ce77a64f6d5ee
+#   content hash  f4f216694b0e0db3
+#   text hash     cdc13328229189c9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d18345c7605f9492
-#   text hash     515523d5da65ac1c
+#   content hash  f4f216694b0e0db3
+#   text hash     47981a23d1a3b2a7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

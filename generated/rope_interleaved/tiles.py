@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d18345c7605f9492
-#   text hash     0498609ddee91937
+#   content hash  f4f216694b0e0db3
+#   text hash     ae92fa23c294aacc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3b1310e54a5facd
-#   text hash     8efaa56037d5318b
+#   content hash  9bf4fd0f20cd558c
+#   text hash     e7ef63d88a89dc49
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

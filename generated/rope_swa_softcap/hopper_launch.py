@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3b1310e54a5facd
-#   text hash     bf225ffe6fd0c903
+#   content hash  9bf4fd0f20cd558c
+#   text hash     2801cd7eaf06950e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3b1310e54a5facd
-#   text hash     96157dd37bc470ab
+#   content hash  9bf4fd0f20cd558c
+#   text hash     68e5470fd27c7d52
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3b1310e54a5facd
-#   text hash     5e6264bf7941ea06
+#   content hash  9bf4fd0f20cd558c
+#   text hash     c2c97d65408bc5e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

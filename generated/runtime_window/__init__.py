@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fb5bc81ca38ac60b
-#   text hash     eeac4b3e3e6453c5
+#   content hash  aa64e5912c4772ee
+#   text hash     bbac117b52bb010d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fb5bc81ca38ac60b
-#   text hash     a6a6965d22d6b8d7
+#   content hash  aa64e5912c4772ee
+#   text hash     a6431b86f3a8d551
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

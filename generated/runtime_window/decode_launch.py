@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fb5bc81ca38ac60b
-#   text hash     1cb16cb12b6c7f0d
+#   content hash  aa64e5912c4772ee
+#   text hash     57cd72a28a3cd2f2
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

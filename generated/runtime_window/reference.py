@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fb5bc81ca38ac60b
-#   text hash     f6602add64939435
+#   content hash  aa64e5912c4772ee
+#   text hash     762fc334bc643a41
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

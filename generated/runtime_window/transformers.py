@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fb5bc81ca38ac60b
-#   text hash     96f662e704f91a84
+#   content hash  aa64e5912c4772ee
+#   text hash     e95bef9c138e89a3
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

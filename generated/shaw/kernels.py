@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ccf78ae3cf0173d9
-#   text hash     24d0b876dedfe01c
+#   content hash  7e982a415eddf286
+#   text hash     aba31ea3b3c278d2
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

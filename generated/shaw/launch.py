@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ccf78ae3cf0173d9
-#   text hash     d2172c0aa50aef0b
+#   content hash  7e982a415eddf286
+#   text hash     3790e1a6243dbcf3
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ccf78ae3cf0173d9
-#   text hash     971a0dfad9d434cd
+#   content hash  7e982a415eddf286
+#   text hash     6a3aa48e6d713229
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ccf78ae3cf0173d9
-#   text hash     458ea770cbe23fa7
+#   content hash  7e982a415eddf286
+#   text hash     71b7685d950f3854
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

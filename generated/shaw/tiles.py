@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ccf78ae3cf0173d9
-#   text hash     8cfd8512756d05fc
+#   content hash  7e982a415eddf286
+#   text hash     1d2421116f659ff8
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

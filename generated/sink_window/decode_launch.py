@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf6db66ac66b01c
-#   text hash     a8fa4a7e200e92eb
+#   content hash  ba13dca6ed659ad6
+#   text hash     9d4c0d12eceedf30
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

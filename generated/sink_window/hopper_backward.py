@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf6db66ac66b01c
-#   text hash     b6453a6999e2a23b
+#   content hash  ba13dca6ed659ad6
+#   text hash     24ee659cf5644e27
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

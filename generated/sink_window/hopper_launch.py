@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf6db66ac66b01c
-#   text hash     3e8da8eb872fb245
+#   content hash  ba13dca6ed659ad6
+#   text hash     e1a9afb2d19f3c90
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

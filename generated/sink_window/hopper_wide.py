@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf6db66ac66b01c
-#   text hash     b624c78310e8e5ee
+#   content hash  ba13dca6ed659ad6
+#   text hash     bb9688c1fd2d5b73
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

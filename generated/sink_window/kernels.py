@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bf6db66ac66b01c
-#   text hash     20912922f54882e1
+#   content hash  ba13dca6ed659ad6
+#   text hash     70da6eeb47414e5a
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fd832a3339b832e4
-#   text hash     a01928785d88bc34
+#   content hash  9adbaeff637cc639
+#   text hash     c954e8da662b55bf
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fd832a3339b832e4
-#   text hash     da8733af09ac3041
+#   content hash  9adbaeff637cc639
+#   text hash     74f085aa827dd7ca
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

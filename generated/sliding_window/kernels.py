@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fd832a3339b832e4
-#   text hash     4d8550ac43d6f9fc
+#   content hash  9adbaeff637cc639
+#   text hash     a0116c34d21ed392
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fd832a3339b832e4
-#   text hash     25353c32b80cc5cb
+#   content hash  9adbaeff637cc639
+#   text hash     c56437fcf533cd2e
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

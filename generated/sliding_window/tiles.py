@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fd832a3339b832e4
-#   text hash     e6e8a4149003eb9c
+#   content hash  9adbaeff637cc639
+#   text hash     523c3c144e16f57f
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

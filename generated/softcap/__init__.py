@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  731b3f43018a68df
-#   text hash     b2c9f56f5b7e7e5f
+#   content hash  487a244e54ae3187
+#   text hash     a15ed51caa3c4a16
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  731b3f43018a68df
-#   text hash     17872f51ad966db0
+#   content hash  487a244e54ae3187
+#   text hash     94cc19d4362ba779
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  731b3f43018a68df
-#   text hash     7bc4b5a73f3ce1ee
+#   content hash  487a244e54ae3187
+#   text hash     b2712c44b9d96683
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

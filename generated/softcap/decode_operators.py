@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  731b3f43018a68df
-#   text hash     3cf17683d9778d35
+#   content hash  487a244e54ae3187
+#   text hash     32328de0090d27cc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  731b3f43018a68df
-#   text hash     d8d0ea633a535ba1
+#   content hash  487a244e54ae3187
+#   text hash     e7c4a8dec02143ad
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2cbd83df86e02861
-#   text hash     50647144c17e33fc
+#   content hash  7ea9a399a27c8d85
+#   text hash     714dd9a99bd35b67
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

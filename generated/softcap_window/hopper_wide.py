@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2cbd83df86e02861
-#   text hash     13bf5f55ce6508ea
+#   content hash  7ea9a399a27c8d85
+#   text hash     8dc507cea1997957
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

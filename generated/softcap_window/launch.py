@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2cbd83df86e02861
-#   text hash     e202c9e8e1dc2af2
+#   content hash  7ea9a399a27c8d85
+#   text hash     065d96be427dff74
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

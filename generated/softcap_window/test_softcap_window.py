@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2cbd83df86e02861
-#   text hash     e7d2fc82f0560ed5
+#   content hash  7ea9a399a27c8d85
+#   text hash     be4127ae893c1181
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

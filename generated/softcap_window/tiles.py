@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2cbd83df86e02861
-#   text hash     7206cfaad93ad948
+#   content hash  7ea9a399a27c8d85
+#   text hash     77fbeaec5c17313a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  312568a1d1c45395
-#   text hash     22aa08c8084075d3
+#   content hash  9fec146f24ddd30d
+#   text hash     b2298b81d4ee8647
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  312568a1d1c45395
-#   text hash     7387d627130c20fd
+#   content hash  9fec146f24ddd30d
+#   text hash     a438eeb4cdb35b04
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

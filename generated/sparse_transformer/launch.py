@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  312568a1d1c45395
-#   text hash     47d40cef23e31633
+#   content hash  9fec146f24ddd30d
+#   text hash     4e570f9512656397
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

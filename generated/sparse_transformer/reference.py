@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  312568a1d1c45395
-#   text hash     c005cac0af979b15
+#   content hash  9fec146f24ddd30d
+#   text hash     61893537707f6b88
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

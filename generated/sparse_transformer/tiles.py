@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  312568a1d1c45395
-#   text hash     c951871b1f1ad439
+#   content hash  9fec146f24ddd30d
+#   text hash     094fb8c12ae34fb4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

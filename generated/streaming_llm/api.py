@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2a3798c2004ce57d
-#   text hash     eaa9926421692714
+#   content hash  3d7b79ca492344bb
+#   text hash     6f58f66c2212662c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2a3798c2004ce57d
-#   text hash     b606794cbd40c19a
+#   content hash  3d7b79ca492344bb
+#   text hash     1576cb049612e49e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2a3798c2004ce57d
-#   text hash     2fd238ef97a0033a
+#   content hash  3d7b79ca492344bb
+#   text hash     569dfb2436e9396a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

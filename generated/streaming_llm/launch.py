@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2a3798c2004ce57d
-#   text hash     b115a846e0187b14
+#   content hash  3d7b79ca492344bb
+#   text hash     b0c9ef319fa40eb6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2a3798c2004ce57d
-#   text hash     4cb77b284f74e4e2
+#   content hash  3d7b79ca492344bb
+#   text hash     8efe7b1c67b22f5e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

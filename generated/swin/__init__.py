@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eb7ec408de2223d1
-#   text hash     17ab6c4510c47771
+#   content hash  7c2aeeff464f896a
+#   text hash     46ab9c6b2472b3cc
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

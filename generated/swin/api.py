@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eb7ec408de2223d1
-#   text hash     b1ff997d72cba038
+#   content hash  7c2aeeff464f896a
+#   text hash     813a12ccf87c134f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

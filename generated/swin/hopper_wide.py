@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eb7ec408de2223d1
-#   text hash     3f4dd5f72487f7a3
+#   content hash  7c2aeeff464f896a
+#   text hash     3771a1e2b593c0bd
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eb7ec408de2223d1
-#   text hash     19a21bd11f42915d
+#   content hash  7c2aeeff464f896a
+#   text hash     75046bcf449eb475
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

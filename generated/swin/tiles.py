@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eb7ec408de2223d1
-#   text hash     22630050a8eedb05
+#   content hash  7c2aeeff464f896a
+#   text hash     1c014ae901639d7d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

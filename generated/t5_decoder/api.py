@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10d7c67d16b8cb87
-#   text hash     acf635235a676e92
+#   content hash  4ee602c6d01cd02a
+#   text hash     b564ccc708c4ba3c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

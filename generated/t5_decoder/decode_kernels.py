@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10d7c67d16b8cb87
-#   text hash     2c7625f15d63434d
+#   content hash  4ee602c6d01cd02a
+#   text hash     bfeea27907ac8fcd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10d7c67d16b8cb87
-#   text hash     ffeefd49d8da95e6
+#   content hash  4ee602c6d01cd02a
+#   text hash     90b962962845cb3e
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

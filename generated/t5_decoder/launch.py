@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10d7c67d16b8cb87
-#   text hash     52859d7e9c2af10c
+#   content hash  4ee602c6d01cd02a
+#   text hash     992ee7e3ffd25fdc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

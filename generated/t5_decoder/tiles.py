@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10d7c67d16b8cb87
-#   text hash     8bfd0c428f19f574
+#   content hash  4ee602c6d01cd02a
+#   text hash     61508c959d767dc2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ce9c935d07a373e
-#   text hash     ba1d197eb9672a84
+#   content hash  9f420de7327ab855
+#   text hash     7527bcd130b5fb05
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ce9c935d07a373e
-#   text hash     18b82ce5a9f68ea9
+#   content hash  9f420de7327ab855
+#   text hash     5a8ba9fe1c0598af
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ce9c935d07a373e
-#   text hash     0a18d864ae629170
+#   content hash  9f420de7327ab855
+#   text hash     7e65a1285c122a50
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

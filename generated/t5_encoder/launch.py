@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ce9c935d07a373e
-#   text hash     a4d5a202b3b11017
+#   content hash  9f420de7327ab855
+#   text hash     52da772db98c95b0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ce9c935d07a373e
-#   text hash     958b58159254b711
+#   content hash  9f420de7327ab855
+#   text hash     5d774fd1d6c451f9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

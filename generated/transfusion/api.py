@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  85a8c842006d3956
-#   text hash     6af2de5d5c62f3b3
+#   content hash  18052385b2c7a151
+#   text hash     25f8f967ab320bd4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

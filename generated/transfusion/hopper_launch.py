@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  85a8c842006d3956
-#   text hash     354344e1ae53b88a
+#   content hash  18052385b2c7a151
+#   text hash     6e515e1c8e69708b
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

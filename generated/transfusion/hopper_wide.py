@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  85a8c842006d3956
-#   text hash     5b6d5ab0e9ab35a2
+#   content hash  18052385b2c7a151
+#   text hash     aa3d94e98c80ee07
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  85a8c842006d3956
-#   text hash     c423be7e9fa1bd58
+#   content hash  18052385b2c7a151
+#   text hash     a3aa5d0555595cd3
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

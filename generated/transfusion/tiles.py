@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  85a8c842006d3956
-#   text hash     9b2cda1603b5a1e8
+#   content hash  18052385b2c7a151
+#   text hash     788b35decdff6758
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

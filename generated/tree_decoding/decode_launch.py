@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  465957b950b0f1f7
-#   text hash     631aa68f331a64a1
+#   content hash  a9c4d7fed726972e
+#   text hash     fa3e686359e7ca91
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

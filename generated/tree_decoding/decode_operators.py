@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  465957b950b0f1f7
-#   text hash     df77fcb67ca61932
+#   content hash  a9c4d7fed726972e
+#   text hash     18b485eceb13510a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  465957b950b0f1f7
-#   text hash     78b3083fb8c41a68
+#   content hash  a9c4d7fed726972e
+#   text hash     ed33dcb2ff4dce81
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

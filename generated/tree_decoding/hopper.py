@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  465957b950b0f1f7
-#   text hash     ee93a2039f747990
+#   content hash  a9c4d7fed726972e
+#   text hash     636eb61a1b9824a5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  465957b950b0f1f7
-#   text hash     00b399bfd99d4c47
+#   content hash  a9c4d7fed726972e
+#   text hash     0a146ce04d172cd1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

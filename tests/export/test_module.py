@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import itertools
 import math
 import re
@@ -261,6 +262,30 @@ def test_prompts_of_different_lengths_go_on_where_each_ends(package: Callable[..
         layer(x[:, :2], cache=cache)
     cache.keep(torch.tensor([1, 1], dtype=torch.int32), 1)
     layer(x[:, :2], cache=cache)
+
+
+@torch.no_grad()
+def test_a_call_that_is_refused_leaves_a_cache_as_it_was(package: Callable[..., ModuleType]) -> None:
+    layer, x = made(Case("paligemma"), package), torch.randn(B, T, HIDDEN)
+    prefix, cache = torch.tensor([2, 3]), layer.new_cache(B, T)
+    for part in x.split([5, T - 5], 1):
+        with pytest.raises(ValueError, match="prefix_len: expected shape"):
+            layer(part, cache=cache, prefix_len=torch.tensor([2, 3, 4]))
+        found = layer(part, cache=cache, prefix_len=prefix)
+    agree([found], [layer(x, prefix_len=prefix)[:, 5:]])
+    assert cache.seq_lens.tolist() == [T, T]
+
+
+def test_learned_values_of_packed_tokens_are_made_of_them(package: Callable[..., ModuleType]) -> None:
+    """Whether an axis of sequences, that packed tensors lack, stands in the spec or not."""
+    text = "layout: packed\nmask: [causal]\nscore: [expr: 'score + decay[q] - decay[k]']\ninputs: {decay: {axes: AXES, "
+    text += "grad: true, scan: cumsum}}"
+    found = []
+    for axes in ("[batch, token, head]", "[token, head]"):
+        name = f"decaying_{len(found)}"
+        layer = made(Case(name, text.replace("AXES", axes)), package)
+        found.append((set(layer.state_dict()), set(inspect.signature(layer.forward).parameters)))
+    assert found[0] == found[1] and "decay" not in found[1][1]
 
 
 def test_what_a_cache_cannot_have_is_refused(package: Callable[..., ModuleType]) -> None:

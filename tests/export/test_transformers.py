@@ -154,6 +154,25 @@ def test_a_decoder_is_its_eager_self(name: str, side: str, module: Callable[...,
 
 
 @pytest.mark.usefixtures("on_device")
+@torch.no_grad()
+def test_values_of_keys_count_padding_whether_keys_are_cached_or_not(module: Callable[..., ModuleType]) -> None:
+    """Those that all sequences share stand by rows of the batch."""
+    text = "mask: [causal]\nscore: [expr: 'score + warmth']\ninputs: {warmth: {axes: [key]}}\n"
+    own = module("warm_keys", f"{text}exports: [decode, transformers]")
+    model, (ids, held) = DECODERS["llama"].made(), padded("left")
+    model.set_attn_implementation(own.register())
+    warmth, places = 3 * torch.randn(ids.shape[1]), (held.cumsum(1) - 1).clamp(0)
+
+    def logits(first: int, end: int, cache: Any = None) -> Any:
+        some = slice(first, end)
+        mask = {"attention_mask": held[:, :end], "position_ids": places[:, some], "warmth": warmth[:end]}
+        return model(ids[:, some], past_key_values=cache, use_cache=True, **mask)
+
+    whole, prompt = logits(0, 11).logits, logits(0, 10)
+    torch.testing.assert_close(logits(10, 11, prompt.past_key_values).logits[:, 0], whole[:, -1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5)])
 def test_generation_is_equal_token_by_token(

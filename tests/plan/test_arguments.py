@@ -26,6 +26,8 @@ SPECS = {
     "inputs:\n  reach: {axes: [head]}\n  lift: {axes: [head], default: 1.0}\n  rise: {axes: []}\n"
     "  table: {axes: [head, 8], grad: true}",
     "window": "mask: [causal, sliding_window: {size: runtime}]",
+    "without_gradients": "mask: [causal]\nscore:\n  - expr: score + plain + steps[max(k - 1, 0)] + floor(flat)\n"
+    "inputs:\n  plain: {axes: [head]}\n  steps: {axes: [batch, token]}\n  flat: {axes: [head]}",
     "dropout": "dropout: true",
     "packed": "layout: packed\nmask: [causal]",
     "packed_rope": "layout: packed\nrope: {layout: half}\nmask: [causal]",
@@ -242,3 +244,14 @@ def test_cuts_outside_the_rows_are_refused(
         pair |= {f"cu_seqlens_{other}": level, f"max_seqlen_{other}": 12}
         with pytest.raises(ValueError, match=rf"^{argument}_{side}: expected .*, got "):
             attention(**given, **pair)
+
+
+@pytest.mark.parametrize(("name", "could"), [("plain", True), ("steps", False), ("flat", False)])
+def test_what_the_spec_could_not_ask_for_is_no_advice(
+    name: str, could: bool, package: Callable[[str], ModuleType]
+) -> None:
+    given = {"plain": torch.zeros(2), "steps": torch.zeros(1, 12), "flat": torch.zeros(2)}
+    given = {key: x.to(DEVICE).requires_grad_(key == name) for key, x in given.items()}
+    with pytest.raises(ValueError, match=f"{name}: expected a tensor that requires no gradient") as found:
+        package("without_gradients").attention(**operands(), **given)
+    assert ("set `grad: true`" in str(found.value)) == could

@@ -145,6 +145,10 @@ VARIANTS = {
     ),
     "equal_heads": Variant("heads: equal\nmask: [causal]", shape={"kv_heads": 4}),
     "packed_training": Variant(f"layout: packed\nmask: [causal]\nscore: [expr: 'score + mood[k]']\n{MOOD}", tokens),
+    "packed_rows": Variant(
+        "layout: packed\nmask: [causal]\nscore: [expr: 'score + mood[k]']\ninputs: {mood: {axes: [token, head]}}",
+        tokens,
+    ),
     "wide": Variant("mask: [causal]\nscore: [softcap: {cap: 5.0}]", shape={"width": 288, "v_width": 300}),
     "wide_rotated": Variant(
         "rope: {layout: interleaved}\nmask: [causal]",

@@ -21,6 +21,9 @@ TEXTS = {
     "chunks_checked": "mask: [causal, any: [expr: 'q // 20 == k // 20', expr: 'k < 4']]",
     "rows_checked": "mask: [causal, expr: 'q - k < far']\ninputs: {far: {axes: [head], dtype: int}}",
     "summed_checked": "mask: [causal]",
+    "described_checked": "mask: [causal]\nscore: [expr: 'score * warmth + shift * far']\ninputs:\n"
+    """  warmth: {axes: [head], description: 'the \"\"\" $\\tau$ of \\n \\u \"heads\"'}\n"""
+    "  far: {axes: [head]}\n  shift: {axes: [], description: 'in front of far'}",
 }
 
 
@@ -323,3 +326,10 @@ def test_append_rounds_to_the_nearest_float8(variant: Callable[[str], ModuleType
     wanted = (rows / over).clamp(-448, 448).to(torch.float8_e4m3fn)
     for cache in (k, v):
         assert torch.equal(cache[0].float(), wanted.float())
+
+
+def test_descriptions_stand_in_docstrings_as_they_are(variant: Callable[[str], ModuleType]) -> None:
+    text = variant("described_checked").decode.attend_with_cache.__doc__
+    lines = [line.strip() for line in text.splitlines()]
+    assert 'warmth: (Hq,); the """ $\\tau$ of \\n \\u "heads"' in lines
+    assert "far: (Hq,)" in lines and "shift: float; in front of far" in lines

@@ -249,7 +249,7 @@ def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
         # as in any broadcast, leading axes may be missing
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
     if given.dtype == "float":
-        text += ".to(dtype)"
+        text += ".double()" if given.scan else ".to(dtype)"
     elif given.dtype == "int" and far:
         text += ".long()"
     axes = storage.of(spec).kept(given)
@@ -261,6 +261,8 @@ def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
         text = f"torch.cat([tokens.cumsum({at}) for tokens in {parts}]{where})"
     elif given.scan:
         text += f".cumsum({kinds.index('token')})"
+    if given.scan:
+        text += ".to(dtype)"
     counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads"}
     counts |= {"batch": "len(length_q)"} if spec.packed else {"query": "q_len", "key": "k_len"}
     sizes = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..language.exports import LOADED_WORDS
 from ..language.spec import Spec
 from ..plan.arguments import Argument
+from ..plan.paged import PAGED
 
 # a window that hides nothing: as far as positions are counted
 _NO_WINDOW = "2**28"
@@ -36,6 +37,7 @@ class Transformers:
     result: str
     rotates: bool  # whether q and k may be rotated inside of attention
     decodes: bool  # whether few new tokens may look at a cache by `attend_with_cache`
+    by_row: bool  # whether that counts some input's keys from a sequence's first one, and `attention` from row 0
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
@@ -55,6 +57,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         "out.unflatten(0, query.shape[:3:2])" if spec.packed else "out",
         spec.rope is not None,
         "decode" in spec.exports,
+        any(x.per_key and not PAGED.holds(x) for x in spec.inputs),
     )
 
 

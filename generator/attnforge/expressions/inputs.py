@@ -74,6 +74,17 @@ class Input:
         return not self.rows and "batch" not in self.kinds
 
     @property
+    def packed(self) -> Input:
+        """The same of packed sequences: their rows stand one behind the other, so that each has its own."""
+        axes = self.axes if not self.rows or "batch" in self.kinds else (Axis("batch"), *self.axes)
+        return dataclasses.replace(self, axes=axes)
+
+    @property
+    def per_key(self) -> bool:
+        """True if each key may have a value of its own."""
+        return any(axis.kind in ("key", "token") and axis.per == 1 for axis in self.axes)
+
+    @property
     def pairs(self) -> bool:
         """True if each score may have a value of its own."""
         return {"query", "key"} <= set(self.kinds)

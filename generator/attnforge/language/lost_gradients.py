@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ..expressions import calculus
+from ..expressions.inputs import Input
 from ..expressions.tree import Node
 from ..source.errors import Problems
 from ..source.located_yaml import Value
@@ -24,6 +25,16 @@ def check(scores: Sequence[tuple[Node, Value]], learned: Sequence[str], problems
             assert stop is not None
             why = f"{_named(stop)} is flat: {name} gets no gradient"
             problems.add(text.place(stop.column), f"{why}; set grad: false, or read it where the score slopes")
+
+
+def could_learn(given: Input, masks: Sequence[Node], scores: Sequence[Node]) -> bool:
+    """True if an input would get a gradient from some score if its spec asked for one."""
+    reads = {node: _reads(node, given.name) for node in scores}
+    places = (dict(zip(given.written, n.args, strict=True)) for leaves in reads.values() for n in leaves)
+    tokens = (place for found in places for i, place in found.items() if given.kinds[i] == "token")
+    if given.no_gradient or any(_reads(node, given.name) for node in masks) or any(x.op != "var" for x in tokens):
+        return False
+    return any(leaves and not _stop(node, leaves) for node, leaves in reads.items())
 
 
 def _reads(node: Node, name: str) -> set[Node]:

@@ -153,6 +153,7 @@ class _Loader:
         self._unread(fields)
         dropped = fields.truth("dropout")
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
+        given = tuple(one.packed for one in given) if packed else given
         said = layers.of([(m.label, m.keep) for m in masks], [(s.label, s.score) for s in scores])
         wide = self._latent(fields, order)
         asking = exports.Candidate(name, self.keywords, given, said, packed, turned, dropped, order, wide)

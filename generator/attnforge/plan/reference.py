@@ -12,6 +12,7 @@ from ..expressions.functions import FUNCTIONS
 from ..expressions.indices import IMPLICIT
 from ..expressions.inputs import ROW_AXES, Axis, Input
 from ..expressions.tree import SCORE, Node
+from ..language import lost_gradients
 from ..language.spec import Spec
 from ..printing import printers
 from . import running_sums, storage, suite_cases, suite_inputs
@@ -207,8 +208,8 @@ def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
 def _refused(spec: Spec, arguments: Iterable[Argument]) -> dict[str, bool]:
     if not spec.algorithm.backward:
         return {}
-    masked = {n.value for mask in spec.masks for n in mask.keep.walk() if n.op == "input"}
-    could = {i.name: not (i.no_gradient or i.name in masked) for i in spec.inputs}
+    nodes = [mask.keep for mask in spec.masks], [term.score for term in spec.scores]
+    could = {i.name: lost_gradients.could_learn(i, *nodes) for i in spec.inputs}
     floats = (a for a in arguments if (a.kind, a.dtype, a.grad) == ("tensor", "float", False))
     return {a.name: could.get(a.name, False) for a in floats}
 

@@ -2,7 +2,7 @@
 #
 #   made from     specs/forgetting_transformer.yaml
 #   content hash  39c814d10d237364
-#   text hash     95cb38c5eaed9077
+#   text hash     cb68786b39b531ff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -36,8 +36,7 @@ Backward
     ds = p * (dp - delta)                         # the gradient of the last score
     d score / d in_log_decay[q] = 1.0             # log_decay
     d score / d in_log_decay[k] = -1.0            # log_decay
-    # backward_dq; 0 where there is no dlse
-    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys
+    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys   # backward_dq
     in_log_decay_k_sum = sum of ds * (d score / d in_log_decay[k]) over the queries   # backward_dkv
     din_log_decay[t] = 0 if t begins a document, else sum of in_log_decay_q_sum + in_log_decay_k_sum
         from t to the end of the sequence         # scan_back

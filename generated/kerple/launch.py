@@ -2,7 +2,7 @@
 #
 #   made from     specs/kerple.yaml
 #   content hash  1a07a1d6b6360b81
-#   text hash     051858d99a437793
+#   text hash     e2c345c7c0f6237a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -87,7 +87,7 @@ def _differentiate(
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
-    if entries is None and not any(wanted[3:5]) and runtime.differentiated(  # on Hopper GPUs, all at once
+    if entries is None and not wanted[3] and not wanted[4] and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_decay, in_width, scale, out, lse, dout, dlse, delta, dq,
         dk, dv,
     ):  # fmt: skip

@@ -2,7 +2,7 @@
 #
 #   made from     specs/log_decay.yaml
 #   content hash  562512c13e79b1f5
-#   text hash     6e611f3b81fd73c4
+#   text hash     fe7727277f188fd1
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -101,17 +101,13 @@ def _differentiate(
         else None
     )
     # on Hopper GPUs
-    at_once = entries is None and (dlse is None or not wanted[3]) and runtime.differentiated(
+    at_once = entries is None and not wanted[3] and runtime.differentiated(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_log_decay_sums, scale, out, lse, dout, dlse, delta, dq,
         dk, dv, in_log_decay_k_sum,
     )  # fmt: skip
     if not at_once:
         dq = dq if wanted[0] else runtime.empty_like(q)
-        in_log_decay_q_sum = (
-            lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
-            if wanted[3] and dlse is not None
-            else None
-        )
+        in_log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
@@ -152,8 +148,7 @@ def _differentiate(
 
             runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     if wanted[3]:
-        # what all scores of a row share moves nothing but its LSE
-        total = in_log_decay_k_sum if dlse is None else in_log_decay_q_sum + in_log_decay_k_sum
+        total = in_log_decay_q_sum + in_log_decay_k_sum
         total = _summed_back(
             total.sum_to_size(in_log_decay_sums[..., 0, :].shape).contiguous(),
             in_log_decay.permute(0, 2, 1),

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_log_decay.yaml
 #   content hash  233df11b9a277d0d
-#   text hash     d3f087e72eb7d73a
+#   text hash     e540d9b67f63936a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -36,8 +36,7 @@ Backward
     ds = p * (dp - delta)                         # the gradient of the last score
     d score / d in_log_decay[q] = 1.0             # log_decay
     d score / d in_log_decay[k] = -1.0            # log_decay
-    # backward_dq; 0 where there is no dlse
-    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys
+    in_log_decay_q_sum = sum of ds * (d score / d in_log_decay[q]) over the keys   # backward_dq
     in_log_decay_k_sum = sum of ds * (d score / d in_log_decay[k]) over the queries   # backward_dkv
     din_log_decay[t] = 0 if t begins a document, else sum of in_log_decay_q_sum + in_log_decay_k_sum
         from t to the end of the sequence         # scan_back

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_log_decay.yaml
 #   content hash  233df11b9a277d0d
-#   text hash     71fd9cc8079345e7
+#   text hash     3b5f2e756246ce2f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -107,15 +107,13 @@ def _differentiate(
     delta = torch.empty_like(lse)
     in_log_decay_k_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
     # on Hopper GPUs
-    at_once = (dlse is None or not wanted[3]) and runtime.differentiated(
+    at_once = not wanted[3] and runtime.differentiated(
         cache, tiles, wanted[:3], max_seqlen_k, q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay_sums,
         max_seqlen_q, max_seqlen_k, scale, out, lse, dout, dlse, delta, dq, dk, dv, in_log_decay_k_sum,
     )  # fmt: skip
     if not at_once:
         dq = dq if wanted[0] else runtime.empty_like(q)
-        in_log_decay_q_sum = (
-            lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] and dlse is not None else None
-        )
+        in_log_decay_q_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             runtime.launch(
@@ -156,8 +154,7 @@ def _differentiate(
 
             runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, max_seqlen_k)
     if wanted[3]:
-        # what all scores of a row share moves nothing but its LSE
-        total = in_log_decay_k_sum if dlse is None else in_log_decay_q_sum + in_log_decay_k_sum
+        total = in_log_decay_q_sum + in_log_decay_k_sum
         total = _summed_back(
             total.sum_to_size(in_log_decay_sums[..., 0, :].shape).contiguous(),
             in_log_decay.permute(1, 0),

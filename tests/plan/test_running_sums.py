@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
-import devices  # noqa: F401  # where kernels run is settled before triton is imported
+import devices  # where kernels run is settled before triton is imported
 import pytest
 import torch
 from random_specs import RandomSpec, suite, write
@@ -15,6 +16,7 @@ from attnforge.plan import plan, running_sums
 from attnforge.plan.statements import lines
 from attnforge.source import resources
 
+DEVICE = "cuda" if devices.GPU else "cpu"
 RESETS = {
     "causal": ("mask: [causal]\nscore: [log_decay]", -4096.0),
     "in_chunks": ("mask: [chunked: {size: 64}]\nscore: [log_decay]", -4096.0),
@@ -73,3 +75,29 @@ def test_documents_are_bounds_of_distances_where_registers_are_kept_apart(tmp_pa
         assert f"keep &= {held}" in plain[-1] and not any("distance" in line for line in plain)
         assert apart[0].startswith("distance = apart(") and apart[-1].startswith("keep &= distance <")
         assert f"tl.maximum({own}" in apart[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["dense", "packed"])
+def test_errors_of_rows_do_not_add_up_over_all_that_come_later(layout: str, tmp_path: Path) -> None:
+    """Without a gradient of the LSE a row's sum is 0 but for the rounding of out, which no running sum is to gather."""
+    text = "mask: [causal, {sliding_window: {size: 2}}]\nscore: [log_decay]\n"
+    name = f"decaying_{layout}"
+    write(RandomSpec(name, f"name: {name}\nlayout: {layout}\n{text}"), tmp_path)
+    checks = suite(tmp_path, name).checks
+    lead, more = ((130,), {"cu_seqlens": torch.tensor([0, 130], dtype=torch.int32), "max_seqlen": 130})
+    lead, more = (lead, more) if layout == "packed" else ((1, *lead), {})
+    make = torch.Generator(device=DEVICE).manual_seed(0)
+    q, k, v, dout = (torch.randn(*lead, 2, 72, generator=make, device=DEVICE) for _ in range(4))
+    decay = torch.nn.functional.logsigmoid(torch.randn(*lead, 2, generator=make, device=DEVICE) + 3)
+    more = {name: x.to(DEVICE) if torch.is_tensor(x) else x for name, x in more.items()}
+
+    def gradient(attend: Callable[..., torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        learned = decay.to(torch.promote_types(dtype, torch.float32)).requires_grad_()
+        given = [x.half().to(dtype).requires_grad_() for x in (q, k, v)]
+        out = attend(*given, log_decay=learned, **more)
+        return torch.autograd.grad(out, learned, dout.half().to(dtype))[0]
+
+    exact = gradient(checks.reference, torch.float64)
+    error = (gradient(checks.attention, torch.float16) - exact).norm() / exact.norm()
+    assert error < 2e-3, error

@@ -261,7 +261,8 @@ class KernelTerms(KernelInputs):
 
     def idle(self, total: Sum) -> bool:
         """True if a row's sum is 0 without a gradient of the LSE: adding a constant to a row changes no weight."""
-        if self.spec.sink or total.access.side != "q":
+        # it is as far from 0 as out is rounded, and a running sum would add that up over all later rows
+        if self.spec.sink or total.access.side != "q" or total.access.input.scan:
             return False
         terms = self.backward_terms
         after = [any(later.slope.text for later in terms[i + 1 :]) for i in range(len(terms))]

@@ -252,10 +252,10 @@ class Plan:
 
     @property
     def at_once(self) -> str:
-        """The host's text of which calls such kernels may serve, as far as it is a matter of learned inputs; or ""."""
-        end = 3 + len(self.learned)
-        none = {3: "", 4: "not wanted[3]"}.get(end, f"not any(wanted[3:{end}])")
-        return f"(dlse is None or {none})" if self.summed_at_once else none
+        """The host's text of which calls such kernels may serve by what learns: they have no sums of rows."""
+        made, kinds = set(self.summed_at_once), ("not wanted[{}]", "(dlse is None or not wanted[{}])")
+        summed = (bool(made) and set(r.sums) - set(r.idle) <= made for r in self.learned)
+        return " and ".join(kinds[one].format(i) for i, one in enumerate(summed, 3))
 
     @property
     def learned_names(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96d7f5e590375341
-#   text hash     685d0549315a9770
+#   content hash  9ff6e16e1a252f45
+#   text hash     caa663d34fd4077a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

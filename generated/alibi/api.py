@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96d7f5e590375341
-#   text hash     f914527715c343aa
+#   content hash  9ff6e16e1a252f45
+#   text hash     31a2b08904ffa0df
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

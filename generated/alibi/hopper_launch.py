@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96d7f5e590375341
-#   text hash     474c2b7595a31b10
+#   content hash  9ff6e16e1a252f45
+#   text hash     af1094dcca4656ce
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

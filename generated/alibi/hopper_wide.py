@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96d7f5e590375341
-#   text hash     96ab645ec99ab8fe
+#   content hash  9ff6e16e1a252f45
+#   text hash     618e48cbc80992d1
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  96d7f5e590375341
-#   text hash     9d6c3095e2f2e9d5
+#   content hash  9ff6e16e1a252f45
+#   text hash     9f87aba84b62875b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3e0e4e51dc72fb91
-#   text hash     e4c0c408bb442149
+#   content hash  6aac12815aa69faf
+#   text hash     e933dd50026a57ea
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

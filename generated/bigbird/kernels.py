@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3e0e4e51dc72fb91
-#   text hash     7774aeaf99d5b2cf
+#   content hash  6aac12815aa69faf
+#   text hash     16175e5bffa04b92
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3e0e4e51dc72fb91
-#   text hash     5b5d912b8ab871ef
+#   content hash  6aac12815aa69faf
+#   text hash     5d1e13fd30f49f5f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

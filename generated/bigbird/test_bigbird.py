@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3e0e4e51dc72fb91
-#   text hash     aea1ac4a1fbbd259
+#   content hash  6aac12815aa69faf
+#   text hash     ae2c473971474937
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3e0e4e51dc72fb91
-#   text hash     7497e15ae3c23a45
+#   content hash  6aac12815aa69faf
+#   text hash     3b9eeee87e3ea5df
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

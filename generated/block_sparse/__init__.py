@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6379e3c8a41c991b
-#   text hash     187768a532ab0f45
+#   content hash  9ca6bcff1e30a84b
+#   text hash     b22b79f49e61c947
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6379e3c8a41c991b
-#   text hash     69fb1cf797db1cfd
+#   content hash  9ca6bcff1e30a84b
+#   text hash     f96c7f4597c99bdc
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

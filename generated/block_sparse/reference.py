@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6379e3c8a41c991b
-#   text hash     05e713713f3b260e
+#   content hash  9ca6bcff1e30a84b
+#   text hash     f8dc067183ce328e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

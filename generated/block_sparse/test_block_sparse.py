@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6379e3c8a41c991b
-#   text hash     38fcc73d559b0113
+#   content hash  9ca6bcff1e30a84b
+#   text hash     0b1e8b4e4c98df26
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6379e3c8a41c991b
-#   text hash     9a4df89a56c69312
+#   content hash  9ca6bcff1e30a84b
+#   text hash     f460713e59aa7a93
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d46e884ee4843cb9
-#   text hash     ea8fd565810c3dd8
+#   content hash  af61691aff96d29a
+#   text hash     727fcba99ed3b4d8
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d46e884ee4843cb9
-#   text hash     d84ab51fc96ada39
+#   content hash  af61691aff96d29a
+#   text hash     63ec93251368880a
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

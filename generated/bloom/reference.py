@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d46e884ee4843cb9
-#   text hash     8777fe275c9f9fe2
+#   content hash  af61691aff96d29a
+#   text hash     716236da7620f506
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d46e884ee4843cb9
-#   text hash     2b843e2e8ced6989
+#   content hash  af61691aff96d29a
+#   text hash     c929cbb120819d3c
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

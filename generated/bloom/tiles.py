@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d46e884ee4843cb9
-#   text hash     0f0753bffcab193d
+#   content hash  af61691aff96d29a
+#   text hash     8dd597dd002ebe04
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

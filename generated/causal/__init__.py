@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcb76825cbc7990c
-#   text hash     0a278cc2a92a30e6
+#   content hash  356f74e59f2c1fe0
+#   text hash     66a8d8e0613d547e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcb76825cbc7990c
-#   text hash     2b904cba2ce4b3fd
+#   content hash  356f74e59f2c1fe0
+#   text hash     d6c525ac82b43db8
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

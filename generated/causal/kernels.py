@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcb76825cbc7990c
-#   text hash     8dc0f4599d4622f5
+#   content hash  356f74e59f2c1fe0
+#   text hash     6b055996493d45d8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

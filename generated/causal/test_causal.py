@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcb76825cbc7990c
-#   text hash     251643f058f853dd
+#   content hash  356f74e59f2c1fe0
+#   text hash     fa1ae3bd3222bcf8
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

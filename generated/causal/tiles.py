@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcb76825cbc7990c
-#   text hash     b2fabe96503c097d
+#   content hash  356f74e59f2c1fe0
+#   text hash     cc0df7e1aa9d4d70
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

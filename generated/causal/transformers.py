@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcb76825cbc7990c
-#   text hash     2924adf3782d71ff
+#   content hash  356f74e59f2c1fe0
+#   text hash     fc162e252e6605f2
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

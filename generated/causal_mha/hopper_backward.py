@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c37f5026639c198
-#   text hash     1e8cc799ea9eb150
+#   content hash  f2e36b103807c981
+#   text hash     6006f3b4518d4097
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

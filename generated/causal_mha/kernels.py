@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c37f5026639c198
-#   text hash     0f15ec53699ddc76
+#   content hash  f2e36b103807c981
+#   text hash     882d040bdd279846
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

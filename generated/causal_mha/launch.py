@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c37f5026639c198
-#   text hash     f505154b8d236aa7
+#   content hash  f2e36b103807c981
+#   text hash     0625811121753856
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c37f5026639c198
-#   text hash     f003f0e15c21a0d6
+#   content hash  f2e36b103807c981
+#   text hash     06f0b75354cd6dca
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c37f5026639c198
-#   text hash     5be25ed2cd2c4219
+#   content hash  f2e36b103807c981
+#   text hash     4dd0a87234695d18
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

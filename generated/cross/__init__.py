@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1153bf7c18609fbb
-#   text hash     b4dd8d11c15e6417
+#   content hash  74a4f9b8da570b12
+#   text hash     1db4e9f145cb4502
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

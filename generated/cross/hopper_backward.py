@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1153bf7c18609fbb
-#   text hash     1ced5d15de13951d
+#   content hash  74a4f9b8da570b12
+#   text hash     04bc76806500228c
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

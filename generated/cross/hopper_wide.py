@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1153bf7c18609fbb
-#   text hash     fae2b13701dde857
+#   content hash  74a4f9b8da570b12
+#   text hash     8c03367fbeb8a7b0
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1153bf7c18609fbb
-#   text hash     486632b0907014e6
+#   content hash  74a4f9b8da570b12
+#   text hash     7bb361d6fb2f187d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1153bf7c18609fbb
-#   text hash     2b3a4c9e7ce20c60
+#   content hash  74a4f9b8da570b12
+#   text hash     3048181b3bf2bf3d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1153bf7c18609fbb
-#   text hash     c4201baf1ab9deb9
+#   content hash  74a4f9b8da570b12
+#   text hash     7153195b150357d4
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  86a4a1ef752bbfa0
-#   text hash     fd45bc95e2814259
+#   content hash  6757b12aa26acf2e
+#   text hash     b2c74f5fe1eb8bb7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

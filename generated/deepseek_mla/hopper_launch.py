@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  86a4a1ef752bbfa0
-#   text hash     a84843e0a3a6382f
+#   content hash  6757b12aa26acf2e
+#   text hash     47535852b19b36da
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  86a4a1ef752bbfa0
-#   text hash     25f4ae9242a45c1e
+#   content hash  6757b12aa26acf2e
+#   text hash     c21ec46160af492e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

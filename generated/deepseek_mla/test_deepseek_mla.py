@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  86a4a1ef752bbfa0
-#   text hash     1f18e61bd83e6b5b
+#   content hash  6757b12aa26acf2e
+#   text hash     af1785c87b4c254c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

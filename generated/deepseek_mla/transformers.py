@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  86a4a1ef752bbfa0
-#   text hash     48fb9323416a67ef
+#   content hash  6757b12aa26acf2e
+#   text hash     d14e8c5c6bcca371
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f2c429fc2c751949
-#   text hash     5b985de8b4df2c3c
+#   content hash  aa6b99cd9a2b8862
+#   text hash     a31f184c574f4c6b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f2c429fc2c751949
-#   text hash     17ed74cf3cec60ff
+#   content hash  aa6b99cd9a2b8862
+#   text hash     60bf2549a82cfa39
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38f7e2aa9446fe0e
-#   text hash     244663d62a0937ab
+#   content hash  feb848deffd8bc64
+#   text hash     75a894b75154bead
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

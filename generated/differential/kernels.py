@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38f7e2aa9446fe0e
-#   text hash     8cd895630ed33f2f
+#   content hash  feb848deffd8bc64
+#   text hash     67581711d64df3c0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

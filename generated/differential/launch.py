@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38f7e2aa9446fe0e
-#   text hash     1ddb2f631f890d48
+#   content hash  feb848deffd8bc64
+#   text hash     82e6c9c8b8509068
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

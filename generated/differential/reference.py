@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38f7e2aa9446fe0e
-#   text hash     4eeb4ec74b39f3fd
+#   content hash  feb848deffd8bc64
+#   text hash     fea235d5f92185c2
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38f7e2aa9446fe0e
-#   text hash     01591aae4b35b678
+#   content hash  feb848deffd8bc64
+#   text hash     7298871b23657d09
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ec85508e634b83c2
-#   text hash     99ce2765304188ae
+#   content hash  f2d13ee48dc8961c
+#   text hash     2dd293e44070e822
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

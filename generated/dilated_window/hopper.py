@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ec85508e634b83c2
-#   text hash     71998401348bcbd9
+#   content hash  f2d13ee48dc8961c
+#   text hash     34bc1447b68b1948
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ec85508e634b83c2
-#   text hash     6efd8b89088a91a6
+#   content hash  f2d13ee48dc8961c
+#   text hash     02ad454bc7019f51
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

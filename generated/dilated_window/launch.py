@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ec85508e634b83c2
-#   text hash     34aa4b3b2e0314fc
+#   content hash  f2d13ee48dc8961c
+#   text hash     b06a383697aac51c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ec85508e634b83c2
-#   text hash     4884586cd221199c
+#   content hash  f2d13ee48dc8961c
+#   text hash     a78e100f64b4b529
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

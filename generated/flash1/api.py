@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  178b0d95a4241212
-#   text hash     b89fbd63f962b1f5
+#   content hash  f7ebd19631372476
+#   text hash     85e7de6fcca82349
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  178b0d95a4241212
-#   text hash     340715bedb02f6eb
+#   content hash  f7ebd19631372476
+#   text hash     d44e5cb9373e5fcc
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

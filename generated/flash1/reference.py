@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  178b0d95a4241212
-#   text hash     03721e101c891e50
+#   content hash  f7ebd19631372476
+#   text hash     8c6e956e982b8abb
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

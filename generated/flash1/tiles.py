@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  178b0d95a4241212
-#   text hash     b3a387945de8e04e
+#   content hash  f7ebd19631372476
+#   text hash     f87cb785ff8f4e67
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e7be928e0488418a
-#   text hash     7d7f0600df3f50ef
+#   content hash  41c232c5f3c115cf
+#   text hash     23444760e053bdfe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

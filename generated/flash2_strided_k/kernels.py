@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e7be928e0488418a
-#   text hash     cc28db8208d6c371
+#   content hash  41c232c5f3c115cf
+#   text hash     b58cb2a8cacc7106
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e7be928e0488418a
-#   text hash     67067c87369447b6
+#   content hash  41c232c5f3c115cf
+#   text hash     dcf9c55685999d89
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e7be928e0488418a
-#   text hash     1b0b1d8dbc77eb2f
+#   content hash  41c232c5f3c115cf
+#   text hash     138f7999351fb8dd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39c814d10d237364
-#   text hash     262ae26a6b24a7d8
+#   content hash  8b6027cc9b84792e
+#   text hash     71368334404550bf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39c814d10d237364
-#   text hash     cb68786b39b531ff
+#   content hash  8b6027cc9b84792e
+#   text hash     217ad53ef3e84fd5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

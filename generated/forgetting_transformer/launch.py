@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39c814d10d237364
-#   text hash     a4c25615904f7d5c
+#   content hash  8b6027cc9b84792e
+#   text hash     9588066cc88303b4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39c814d10d237364
-#   text hash     833c6414cf501b9f
+#   content hash  8b6027cc9b84792e
+#   text hash     0364e5642fab3e20
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

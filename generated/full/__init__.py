@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6a8038fe954c2
-#   text hash     8ccfd96c4fcd84f9
+#   content hash  86c00b2d2b30f857
+#   text hash     f4da8248ddd915c6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

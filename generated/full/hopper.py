@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6a8038fe954c2
-#   text hash     516afa1d6ce78535
+#   content hash  86c00b2d2b30f857
+#   text hash     e8e9cc19075c45e7
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

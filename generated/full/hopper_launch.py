@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6a8038fe954c2
-#   text hash     26d312e6cc02ad44
+#   content hash  86c00b2d2b30f857
+#   text hash     7c15f80352708920
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

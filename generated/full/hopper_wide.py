@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6a8038fe954c2
-#   text hash     6566331f63f3d96c
+#   content hash  86c00b2d2b30f857
+#   text hash     af5c8354628005a1
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6a8038fe954c2
-#   text hash     8abbfc8499c2ef4c
+#   content hash  86c00b2d2b30f857
+#   text hash     390655251cd4fe3a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

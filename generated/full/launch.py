@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6a8038fe954c2
-#   text hash     f9346ba617c49f09
+#   content hash  86c00b2d2b30f857
+#   text hash     b77ffb20d728832d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

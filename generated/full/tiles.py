@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6a8038fe954c2
-#   text hash     3057ca546cb23a61
+#   content hash  86c00b2d2b30f857
+#   text hash     f4ad9a1b9e952c9d
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

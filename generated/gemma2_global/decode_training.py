@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2e89e684fbf31990
-#   text hash     3b88a29b21c9efd7
+#   content hash  51a87541c00d34a6
+#   text hash     bbe25a97b5d2d449
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

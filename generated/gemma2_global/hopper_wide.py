@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2e89e684fbf31990
-#   text hash     4804767c5ffdbe84
+#   content hash  51a87541c00d34a6
+#   text hash     8a5653dac386b7e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2e89e684fbf31990
-#   text hash     3b0c4bd955df402a
+#   content hash  51a87541c00d34a6
+#   text hash     7de522c1a0ebbe15
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

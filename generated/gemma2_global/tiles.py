@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2e89e684fbf31990
-#   text hash     77a2dab5b187057f
+#   content hash  51a87541c00d34a6
+#   text hash     47253596ac5081d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d09fb54299c42a70
-#   text hash     1e02497b99f04a59
+#   content hash  d42cb8a245e449c4
+#   text hash     50f7d2060165664c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

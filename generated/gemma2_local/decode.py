@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d09fb54299c42a70
-#   text hash     e2151c081dc4d7d7
+#   content hash  d42cb8a245e449c4
+#   text hash     a298301e95116a6b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d09fb54299c42a70
-#   text hash     75cec983ed0a7520
+#   content hash  d42cb8a245e449c4
+#   text hash     062bf50885e3b800
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d09fb54299c42a70
-#   text hash     625719175add7a20
+#   content hash  d42cb8a245e449c4
+#   text hash     3d09836d94f98e9f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d09fb54299c42a70
-#   text hash     bc3458ee5de1a657
+#   content hash  d42cb8a245e449c4
+#   text hash     4faefee155678639
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2358e7eca8b8fe8e
-#   text hash     6bf960f3556e58a3
+#   content hash  a589e0e09f4c2b56
+#   text hash     bf2c766a3e435af2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

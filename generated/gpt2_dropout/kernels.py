@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2358e7eca8b8fe8e
-#   text hash     d0d8d05ccf1337bb
+#   content hash  a589e0e09f4c2b56
+#   text hash     3447108d3eeebb7e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

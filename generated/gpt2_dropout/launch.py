@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2358e7eca8b8fe8e
-#   text hash     59a27eea792dd3b8
+#   content hash  a589e0e09f4c2b56
+#   text hash     f2503dfd27d2543f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

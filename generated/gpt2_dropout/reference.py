@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2358e7eca8b8fe8e
-#   text hash     6ad11fee9597534b
+#   content hash  a589e0e09f4c2b56
+#   text hash     4e560323d45f3e67
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

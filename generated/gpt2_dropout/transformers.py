@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2358e7eca8b8fe8e
-#   text hash     4f4e1a9b3662bec4
+#   content hash  a589e0e09f4c2b56
+#   text hash     51a6069cb527181b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

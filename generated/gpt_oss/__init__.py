@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e87ebc991ef8c320
-#   text hash     ee870006a1225367
+#   content hash  4be8add1d5aec381
+#   text hash     2277c41d5882b5f2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e87ebc991ef8c320
-#   text hash     ef0e6d328ded9947
+#   content hash  4be8add1d5aec381
+#   text hash     fb337a95beccbe46
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

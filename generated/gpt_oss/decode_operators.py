@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e87ebc991ef8c320
-#   text hash     8098efddf51fb5d1
+#   content hash  4be8add1d5aec381
+#   text hash     4f4d1dc88943addd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

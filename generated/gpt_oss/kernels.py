@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e87ebc991ef8c320
-#   text hash     68f015a590fc0ade
+#   content hash  4be8add1d5aec381
+#   text hash     0dc9b5f88d6d3cf5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

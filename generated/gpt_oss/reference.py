@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e87ebc991ef8c320
-#   text hash     c6cb57010d5c4d02
+#   content hash  4be8add1d5aec381
+#   text hash     fd3ad790fbd10b6a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  96b0a27a4b383bf1
-#   text hash     70cb42f8e5e106ed
+#   content hash  90b7085d4ca488bf
+#   text hash     243fca31668f3489
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

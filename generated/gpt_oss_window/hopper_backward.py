@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  96b0a27a4b383bf1
-#   text hash     5457ce42728e7e20
+#   content hash  90b7085d4ca488bf
+#   text hash     0777d272a8c06711
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

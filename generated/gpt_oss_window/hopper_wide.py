@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  96b0a27a4b383bf1
-#   text hash     cd13b9d1ca169f8d
+#   content hash  90b7085d4ca488bf
+#   text hash     189e6cebdb5248af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  96b0a27a4b383bf1
-#   text hash     4e6c4b88e285fcf7
+#   content hash  90b7085d4ca488bf
+#   text hash     8085dab5775bcc1b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  96b0a27a4b383bf1
-#   text hash     b269355165778b18
+#   content hash  90b7085d4ca488bf
+#   text hash     e3867aeaac7abede
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a07a1d6b6360b81
-#   text hash     3d9916cf8a622875
+#   content hash  0183c9a9fa56ef87
+#   text hash     5d559daef67fed5d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

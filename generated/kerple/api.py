@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a07a1d6b6360b81
-#   text hash     76c7e9b1d1134711
+#   content hash  0183c9a9fa56ef87
+#   text hash     ee33d58edc4bcc72
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

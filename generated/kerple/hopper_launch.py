@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a07a1d6b6360b81
-#   text hash     6d9e68df7a260956
+#   content hash  0183c9a9fa56ef87
+#   text hash     897368b70f713a4b
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

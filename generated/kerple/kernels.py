@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a07a1d6b6360b81
-#   text hash     810fb86a4c4c4c93
+#   content hash  0183c9a9fa56ef87
+#   text hash     fbfe54e6053d8926
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

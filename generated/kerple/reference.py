@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a07a1d6b6360b81
-#   text hash     b93159e10a7db007
+#   content hash  0183c9a9fa56ef87
+#   text hash     b94da05f65128acc
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  933f4ff7e9f9e406
-#   text hash     e5ea20762f43f1f2
+#   content hash  4b27085b8afa8ece
+#   text hash     c0a9166c32a07c91
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  933f4ff7e9f9e406
-#   text hash     d3a5ad72e9e33399
+#   content hash  4b27085b8afa8ece
+#   text hash     3acf7ce000c99236
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

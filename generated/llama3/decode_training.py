@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  933f4ff7e9f9e406
-#   text hash     f48baa38024bc93c
+#   content hash  4b27085b8afa8ece
+#   text hash     a0f59671384e31d3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  933f4ff7e9f9e406
-#   text hash     d1822d753c3579ae
+#   content hash  4b27085b8afa8ece
+#   text hash     52c53c8176e2acac
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  933f4ff7e9f9e406
-#   text hash     b79aff05c05dbc69
+#   content hash  4b27085b8afa8ece
+#   text hash     d3a9a72053dcb928
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

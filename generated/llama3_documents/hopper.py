@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4d6e90f24aa26c63
-#   text hash     650d17e8983901d7
+#   content hash  5df5ad4b376f7121
+#   text hash     cc5166d10ca90f61
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

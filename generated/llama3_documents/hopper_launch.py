@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4d6e90f24aa26c63
-#   text hash     5b6d3d0f180813d2
+#   content hash  5df5ad4b376f7121
+#   text hash     42328ae8840c233b
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

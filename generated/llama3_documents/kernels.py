@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4d6e90f24aa26c63
-#   text hash     b4ac37433343ecd4
+#   content hash  5df5ad4b376f7121
+#   text hash     8df38fa760877573
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4d6e90f24aa26c63
-#   text hash     ccc986b9015d550f
+#   content hash  5df5ad4b376f7121
+#   text hash     8d0a81e32ce81fc4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4d6e90f24aa26c63
-#   text hash     06b34d82e2fea335
+#   content hash  5df5ad4b376f7121
+#   text hash     f49f9067b2d18ec3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb8b320495c757ac
-#   text hash     48bfd1b743cc5e5f
+#   content hash  a753a20e5c12241d
+#   text hash     4187d85c1e1b4a8b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

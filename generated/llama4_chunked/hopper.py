@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb8b320495c757ac
-#   text hash     23467c95c71cb2c7
+#   content hash  a753a20e5c12241d
+#   text hash     3b10b2221877e2cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

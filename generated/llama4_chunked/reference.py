@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb8b320495c757ac
-#   text hash     8f4c6008e31e9b55
+#   content hash  a753a20e5c12241d
+#   text hash     70837acd48ce78ad
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

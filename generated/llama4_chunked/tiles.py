@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb8b320495c757ac
-#   text hash     64c4b0c45c9f2e8c
+#   content hash  a753a20e5c12241d
+#   text hash     a241c7073d6474fb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  562512c13e79b1f5
-#   text hash     731ce5a007bfbc99
+#   content hash  19f44be78cb3f18a
+#   text hash     00a2e779e2ba20d7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  562512c13e79b1f5
-#   text hash     75440ca255db0133
+#   content hash  19f44be78cb3f18a
+#   text hash     12b465b191e8c5bb
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

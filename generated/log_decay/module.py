@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  562512c13e79b1f5
-#   text hash     cf40bdb06bbc4883
+#   content hash  19f44be78cb3f18a
+#   text hash     86380b5753013722
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  562512c13e79b1f5
-#   text hash     e45cc03c7e76cb30
+#   content hash  19f44be78cb3f18a
+#   text hash     825060394f67138b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  562512c13e79b1f5
-#   text hash     7cefb1c839e60f95
+#   content hash  19f44be78cb3f18a
+#   text hash     c79dd89d61249892
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8031b350d0d01ce8
-#   text hash     123b3944818fb82b
+#   content hash  d9a75180b62ec59c
+#   text hash     838def3bf8bcde54
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

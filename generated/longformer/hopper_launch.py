@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8031b350d0d01ce8
-#   text hash     3921bbeb05e5add8
+#   content hash  d9a75180b62ec59c
+#   text hash     95e1f698efa86ff8
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

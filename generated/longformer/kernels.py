@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8031b350d0d01ce8
-#   text hash     0f9f5b6c9b09a617
+#   content hash  d9a75180b62ec59c
+#   text hash     350227c1a1af82ae
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8031b350d0d01ce8
-#   text hash     e2d1e7ca2d581b6f
+#   content hash  d9a75180b62ec59c
+#   text hash     6771fac5df3f71e1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

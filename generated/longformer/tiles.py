@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8031b350d0d01ce8
-#   text hash     2d867cfd53f063be
+#   content hash  d9a75180b62ec59c
+#   text hash     0a3f63b0d94f7311
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73de33c19cc06b42
-#   text hash     a064d771f62a9285
+#   content hash  efa34be48292d989
+#   text hash     281495de2c9ba915
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

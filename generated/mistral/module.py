@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73de33c19cc06b42
-#   text hash     8f4bcb6c957c5b5a
+#   content hash  efa34be48292d989
+#   text hash     805b1f7db6917ce7
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73de33c19cc06b42
-#   text hash     8dd8ed85bdbc1db6
+#   content hash  efa34be48292d989
+#   text hash     a0fe1588dc239dfb
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73de33c19cc06b42
-#   text hash     5e305c0f67d908d9
+#   content hash  efa34be48292d989
+#   text hash     30fece1a36d6bafd
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

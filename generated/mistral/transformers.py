@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73de33c19cc06b42
-#   text hash     c2c34c558578325a
+#   content hash  efa34be48292d989
+#   text hash     2e45b62f6de52468
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

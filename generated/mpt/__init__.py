@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4260af82bee7b3f4
-#   text hash     edf3f2484977c819
+#   content hash  a722e9eae6dc91d4
+#   text hash     6fef8d03016b2ca2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4260af82bee7b3f4
-#   text hash     792ad669dbc008fc
+#   content hash  a722e9eae6dc91d4
+#   text hash     cf79603eb6a5798c
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4260af82bee7b3f4
-#   text hash     3a8d70648f49fff6
+#   content hash  a722e9eae6dc91d4
+#   text hash     0727fd51d8c135c7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

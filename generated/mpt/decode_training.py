@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4260af82bee7b3f4
-#   text hash     8bb39113605adf18
+#   content hash  a722e9eae6dc91d4
+#   text hash     f21de75623dd3bf4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

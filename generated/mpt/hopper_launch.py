@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4260af82bee7b3f4
-#   text hash     ec3a1fe8f9c14e29
+#   content hash  a722e9eae6dc91d4
+#   text hash     87bc3b188c745c3d
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4260af82bee7b3f4
-#   text hash     181f83c0da837844
+#   content hash  a722e9eae6dc91d4
+#   text hash     5dfc44e17744df00
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

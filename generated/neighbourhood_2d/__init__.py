@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  79d6170ec1034b8b
-#   text hash     00460a7d1ba89963
+#   content hash  eb297685954935c8
+#   text hash     5447e237fb7aaf22
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  aa5c0c5675b5fd0d
-#   text hash     1c2b8910078fe295
+#   content hash  9e4d2ab7ab18d7be
+#   text hash     f86e82f4bb7499e7
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -84,7 +84,13 @@ def check_heads(name, keys, queries, grouped):
 
 def check_place(name, x):
     """A GPU, or a CPU that plays one."""
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in (
+        "1",
+        "true",
+        "on",
+        "y",
+        "yes",
+    )  # as triton reads it
     if x.dtype == torch.bfloat16 and interpreted:
         raise TypeError(
             f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"

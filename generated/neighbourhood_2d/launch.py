@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  79d6170ec1034b8b
-#   text hash     58f5a81001e44626
+#   content hash  eb297685954935c8
+#   text hash     19764f681477c6ad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

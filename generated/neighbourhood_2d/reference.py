@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  79d6170ec1034b8b
-#   text hash     95da6c5dc9d56f5b
+#   content hash  eb297685954935c8
+#   text hash     1bb144ffb421aa36
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

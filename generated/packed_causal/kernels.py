@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da305029008b1582
-#   text hash     219106979ea880a3
+#   content hash  506d499fab993d26
+#   text hash     e7f36fc0070d932e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da305029008b1582
-#   text hash     afd95317b855b34b
+#   content hash  506d499fab993d26
+#   text hash     b03176d52525eb14
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da305029008b1582
-#   text hash     3c7aef39f6391c3a
+#   content hash  506d499fab993d26
+#   text hash     a8b5186c0d02247b
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e8ea2afd90f46225
-#   text hash     9a924b39e08d205a
+#   content hash  d20d86ec29d12836
+#   text hash     9d600c32a12e4d6d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e8ea2afd90f46225
-#   text hash     2c745169388c6fd7
+#   content hash  d20d86ec29d12836
+#   text hash     b1ff058173d36040
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e8ea2afd90f46225
-#   text hash     513ab8e798180fca
+#   content hash  d20d86ec29d12836
+#   text hash     f446f0d5dc0f250d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

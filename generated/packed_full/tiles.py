@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e8ea2afd90f46225
-#   text hash     2ccf12e1733d4ef2
+#   content hash  d20d86ec29d12836
+#   text hash     617b7f02439e1a83
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e8ea2afd90f46225
-#   text hash     e0569da108c62113
+#   content hash  d20d86ec29d12836
+#   text hash     bb2765a02b78e648
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

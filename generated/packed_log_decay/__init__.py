@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  233df11b9a277d0d
-#   text hash     ef4509a00e07e988
+#   content hash  6c8322a1f6a3f73a
+#   text hash     cad19f8a65fbc39b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  233df11b9a277d0d
-#   text hash     88e92344780ee3dd
+#   content hash  6c8322a1f6a3f73a
+#   text hash     f466aa71399fec18
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  233df11b9a277d0d
-#   text hash     1c7733ed37650bf2
+#   content hash  6c8322a1f6a3f73a
+#   text hash     d3b33d1d4687cf90
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

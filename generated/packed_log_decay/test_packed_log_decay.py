@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  233df11b9a277d0d
-#   text hash     e687feb1d85cc806
+#   content hash  6c8322a1f6a3f73a
+#   text hash     5674f4ce2f58325b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

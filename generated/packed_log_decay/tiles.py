@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  233df11b9a277d0d
-#   text hash     f4484c2e64a85373
+#   content hash  6c8322a1f6a3f73a
+#   text hash     51bf2f9248ad0641
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  49d3f00d2df9bcdf
-#   text hash     3d0e20b6c5e37fe7
+#   content hash  619f5c8063ecad5c
+#   text hash     9a32ef8b57dfb2e2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

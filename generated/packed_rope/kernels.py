@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  49d3f00d2df9bcdf
-#   text hash     aa95eb2996dae83c
+#   content hash  619f5c8063ecad5c
+#   text hash     8a9bb14c880a1874
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  49d3f00d2df9bcdf
-#   text hash     4e0daa0ba4991430
+#   content hash  619f5c8063ecad5c
+#   text hash     0a51b7591a94fbd9
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

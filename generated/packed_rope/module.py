@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  49d3f00d2df9bcdf
-#   text hash     154a3b7362aa8a98
+#   content hash  619f5c8063ecad5c
+#   text hash     762d27ff2a14dbc8
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

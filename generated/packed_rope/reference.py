@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  49d3f00d2df9bcdf
-#   text hash     5f166d667242428c
+#   content hash  619f5c8063ecad5c
+#   text hash     eb0eb030deabc80e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

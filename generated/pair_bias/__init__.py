@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  102c797922cf6c22
-#   text hash     c1357524a8c18ed7
+#   content hash  aaa7769f03fbf72c
+#   text hash     c328632ad127d96f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

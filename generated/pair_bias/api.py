@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  102c797922cf6c22
-#   text hash     e4576abae716f2c1
+#   content hash  aaa7769f03fbf72c
+#   text hash     4728089c9b943305
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

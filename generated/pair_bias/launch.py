@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  102c797922cf6c22
-#   text hash     73e1bc6573e4bc07
+#   content hash  aaa7769f03fbf72c
+#   text hash     4de449d79928713f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  102c797922cf6c22
-#   text hash     9aefbd42fb6220d4
+#   content hash  aaa7769f03fbf72c
+#   text hash     fbe8723632019198
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

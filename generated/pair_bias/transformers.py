@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  102c797922cf6c22
-#   text hash     b327b788e1451500
+#   content hash  aaa7769f03fbf72c
+#   text hash     43f244696348c378
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

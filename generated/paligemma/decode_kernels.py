@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2617fea69447b1ce
-#   text hash     f183a796e74ade9b
+#   content hash  5dd97c86cd657b9e
+#   text hash     64ae0e940b1097e2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

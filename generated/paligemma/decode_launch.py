@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2617fea69447b1ce
-#   text hash     e5d7bd4dbf47a619
+#   content hash  5dd97c86cd657b9e
+#   text hash     89aec46db60e4e28
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2617fea69447b1ce
-#   text hash     6083451d8307a405
+#   content hash  5dd97c86cd657b9e
+#   text hash     cf3d8ea58a0d000d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

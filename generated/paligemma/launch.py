@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2617fea69447b1ce
-#   text hash     145f75c3c8dc2194
+#   content hash  5dd97c86cd657b9e
+#   text hash     50f08b85d7187387
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2617fea69447b1ce
-#   text hash     4b350a7bfe1610e5
+#   content hash  5dd97c86cd657b9e
+#   text hash     390173f2fc59e269
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  796cbd8749b32944
-#   text hash     b083d48f937784d7
+#   content hash  6757b71189a50efc
+#   text hash     fc71f40883be8739
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  796cbd8749b32944
-#   text hash     6d00f14db9c5c5fe
+#   content hash  6757b71189a50efc
+#   text hash     7d5591a2d334f4b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

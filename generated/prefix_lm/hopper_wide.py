@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  796cbd8749b32944
-#   text hash     e1152b1dcee75a8c
+#   content hash  6757b71189a50efc
+#   text hash     4b089e6460853214
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

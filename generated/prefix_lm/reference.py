@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  796cbd8749b32944
-#   text hash     afb1e24af925a4b5
+#   content hash  6757b71189a50efc
+#   text hash     99be1b188420f283
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

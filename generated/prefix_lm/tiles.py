@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  796cbd8749b32944
-#   text hash     b65a92d4987ba593
+#   content hash  6757b71189a50efc
+#   text hash     15aa611350127e8e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

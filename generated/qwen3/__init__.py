@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  047ae34005998fa8
-#   text hash     4a5cc8870a0e9f18
+#   content hash  edefb1d8c9a3f13e
+#   text hash     47ac278201fc8430
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  047ae34005998fa8
-#   text hash     3c407a478e59fa91
+#   content hash  edefb1d8c9a3f13e
+#   text hash     7975d48ab0f75a67
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  047ae34005998fa8
-#   text hash     197b6ff3e6124c14
+#   content hash  edefb1d8c9a3f13e
+#   text hash     12f4f8cfdc0aab61
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  047ae34005998fa8
-#   text hash     cd1e990336a4394f
+#   content hash  edefb1d8c9a3f13e
+#   text hash     77a7b97fa0c248e5
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

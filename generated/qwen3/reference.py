@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  047ae34005998fa8
-#   text hash     9a24479383d69a2a
+#   content hash  edefb1d8c9a3f13e
+#   text hash     e9178064088f673f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  267967f3db9aebc5
-#   text hash     9268703a466532d0
+#   content hash  845ebed997ec4bc7
+#   text hash     40756b4a59cd5e4f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

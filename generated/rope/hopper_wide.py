@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  267967f3db9aebc5
-#   text hash     480a56d12d38242a
+#   content hash  845ebed997ec4bc7
+#   text hash     684bbaccfba262e8
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  267967f3db9aebc5
-#   text hash     59b869a10d3edcfe
+#   content hash  845ebed997ec4bc7
+#   text hash     c8256df8f75dd883
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

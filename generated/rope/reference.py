@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  267967f3db9aebc5
-#   text hash     a744164ff59acd30
+#   content hash  845ebed997ec4bc7
+#   text hash     da4e556ada022678
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  267967f3db9aebc5
-#   text hash     7c87322a79be4c17
+#   content hash  845ebed997ec4bc7
+#   text hash     36dffe70ec9d3871
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d11c9c39687cfeac
-#   text hash     06cc212121b3af43
+#   content hash  da2e5f13406fe4be
+#   text hash     944989e4d190c2d9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

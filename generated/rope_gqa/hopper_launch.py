@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d11c9c39687cfeac
-#   text hash     365d1044fcdd5570
+#   content hash  da2e5f13406fe4be
+#   text hash     769518c98d34622a
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d11c9c39687cfeac
-#   text hash     569b5714695ffc49
+#   content hash  da2e5f13406fe4be
+#   text hash     a40ffcd6ca93db65
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d11c9c39687cfeac
-#   text hash     353b8d8891454168
+#   content hash  da2e5f13406fe4be
+#   text hash     254cf782ae370f41
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

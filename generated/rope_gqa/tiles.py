@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d11c9c39687cfeac
-#   text hash     21894e218b4d2a2c
+#   content hash  da2e5f13406fe4be
+#   text hash     7d73c1e01b7c6361
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

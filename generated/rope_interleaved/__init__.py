@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4f216694b0e0db3
-#   text hash     39a816def0a4311b
+#   content hash  f2bb60ccfb540837
+#   text hash     e513dbb8acad1895
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

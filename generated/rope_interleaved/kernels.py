@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4f216694b0e0db3
-#   text hash     cdc13328229189c9
+#   content hash  f2bb60ccfb540837
+#   text hash     9001acc77f592eeb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4f216694b0e0db3
-#   text hash     141e71a0f7f61d0a
+#   content hash  f2bb60ccfb540837
+#   text hash     2dc8fc16bddda769
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

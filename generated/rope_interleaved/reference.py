@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f4f216694b0e0db3
-#   text hash     47981a23d1a3b2a7
+#   content hash  f2bb60ccfb540837
+#   text hash     a71211798a6b9a8b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

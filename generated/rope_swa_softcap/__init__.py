@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9bf4fd0f20cd558c
-#   text hash     e7ef63d88a89dc49
+#   content hash  fa3a3dbaf8ddfca4
+#   text hash     e69d57b5f41d654c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9bf4fd0f20cd558c
-#   text hash     ce59005c00080761
+#   content hash  fa3a3dbaf8ddfca4
+#   text hash     8db3b5c4d35b0088
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9bf4fd0f20cd558c
-#   text hash     cacd62dc9ea50f7e
+#   content hash  fa3a3dbaf8ddfca4
+#   text hash     c5657aadbaa97376
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9bf4fd0f20cd558c
-#   text hash     2801cd7eaf06950e
+#   content hash  fa3a3dbaf8ddfca4
+#   text hash     9a8f1ce2b408d15d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9bf4fd0f20cd558c
-#   text hash     cce559f8259d7754
+#   content hash  fa3a3dbaf8ddfca4
+#   text hash     b25ef2fdc24e698c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa64e5912c4772ee
-#   text hash     4dd27d8c864e99ff
+#   content hash  a5eb3934e9dd4b2b
+#   text hash     f666dffb9ce98975
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

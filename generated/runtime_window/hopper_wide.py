@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa64e5912c4772ee
-#   text hash     15c0f1fe9197665d
+#   content hash  a5eb3934e9dd4b2b
+#   text hash     a4ca94fe27cd2851
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa64e5912c4772ee
-#   text hash     17b9b1eacb43850c
+#   content hash  a5eb3934e9dd4b2b
+#   text hash     f3acd89b76eb6d99
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

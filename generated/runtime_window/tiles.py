@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa64e5912c4772ee
-#   text hash     4f6bc2f32a08b47b
+#   content hash  a5eb3934e9dd4b2b
+#   text hash     e96631a2c07e5c6c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

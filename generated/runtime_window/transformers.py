@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa64e5912c4772ee
-#   text hash     e95bef9c138e89a3
+#   content hash  a5eb3934e9dd4b2b
+#   text hash     253c3a80d2840449
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

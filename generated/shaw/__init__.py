@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7e982a415eddf286
-#   text hash     3971f9887b6bb142
+#   content hash  e01b2f8f34167eda
+#   text hash     20b5d4b5b9d40451
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7e982a415eddf286
-#   text hash     3790e1a6243dbcf3
+#   content hash  e01b2f8f34167eda
+#   text hash     cb29e60bcc4c1cee
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7e982a415eddf286
-#   text hash     6a3aa48e6d713229
+#   content hash  e01b2f8f34167eda
+#   text hash     42b10d2d1ad84a4d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

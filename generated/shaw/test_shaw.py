@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7e982a415eddf286
-#   text hash     71b7685d950f3854
+#   content hash  e01b2f8f34167eda
+#   text hash     b7a7b89b9307eef3
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

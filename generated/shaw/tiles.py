@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7e982a415eddf286
-#   text hash     1d2421116f659ff8
+#   content hash  e01b2f8f34167eda
+#   text hash     e21e9d7d6d846e0d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

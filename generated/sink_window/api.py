@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba13dca6ed659ad6
-#   text hash     6c2a4280872d4d41
+#   content hash  23ba9b4d4dcebecc
+#   text hash     dd6c42117231740e
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

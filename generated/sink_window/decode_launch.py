@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba13dca6ed659ad6
-#   text hash     9d4c0d12eceedf30
+#   content hash  23ba9b4d4dcebecc
+#   text hash     f71847ebf0bde144
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

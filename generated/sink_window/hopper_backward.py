@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba13dca6ed659ad6
-#   text hash     24ee659cf5644e27
+#   content hash  23ba9b4d4dcebecc
+#   text hash     4de10847a707f29a
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba13dca6ed659ad6
-#   text hash     e1a9afb2d19f3c90
+#   content hash  23ba9b4d4dcebecc
+#   text hash     dff50e414992c656
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba13dca6ed659ad6
-#   text hash     67e54c988a6507c0
+#   content hash  23ba9b4d4dcebecc
+#   text hash     b92896122e084295
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

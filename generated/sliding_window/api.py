@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9adbaeff637cc639
-#   text hash     c0e59d6ca32a56a2
+#   content hash  5eb65ee152ef28f9
+#   text hash     5b8e9f4a76e344d3
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

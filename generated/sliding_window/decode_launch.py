@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9adbaeff637cc639
-#   text hash     c954e8da662b55bf
+#   content hash  5eb65ee152ef28f9
+#   text hash     d59fffc1154756e3
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

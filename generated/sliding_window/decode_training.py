@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9adbaeff637cc639
-#   text hash     0c04a3fed21a0fe8
+#   content hash  5eb65ee152ef28f9
+#   text hash     5b1a2c0d86da35ba
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9adbaeff637cc639
-#   text hash     41c012fec3835ef8
+#   content hash  5eb65ee152ef28f9
+#   text hash     ef297386975c7c32
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

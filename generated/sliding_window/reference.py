@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9adbaeff637cc639
-#   text hash     d051618a00b98279
+#   content hash  5eb65ee152ef28f9
+#   text hash     2b0428baedd7e3e3
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

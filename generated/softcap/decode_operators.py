@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  487a244e54ae3187
-#   text hash     32328de0090d27cc
+#   content hash  c35d4552bb7bfb98
+#   text hash     d9a286957087b4fe
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  487a244e54ae3187
-#   text hash     e428df9eefba4408
+#   content hash  c35d4552bb7bfb98
+#   text hash     979de8cea6d292b6
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

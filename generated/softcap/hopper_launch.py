@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  487a244e54ae3187
-#   text hash     b510ebd7333bb3bf
+#   content hash  c35d4552bb7bfb98
+#   text hash     6354f1c587d0b7fd
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

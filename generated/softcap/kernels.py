@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  487a244e54ae3187
-#   text hash     ad1a644fb754fdd1
+#   content hash  c35d4552bb7bfb98
+#   text hash     44d35b83ecf8d483
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  487a244e54ae3187
-#   text hash     09727998482d02c6
+#   content hash  c35d4552bb7bfb98
+#   text hash     de99767cdda3f329
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ea9a399a27c8d85
-#   text hash     c2f5506c7e7260cb
+#   content hash  9b785315748fb6e6
+#   text hash     bb764949df85581d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ea9a399a27c8d85
-#   text hash     714dd9a99bd35b67
+#   content hash  9b785315748fb6e6
+#   text hash     9a43f269f949bb50
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

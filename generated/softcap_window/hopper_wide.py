@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ea9a399a27c8d85
-#   text hash     8dc507cea1997957
+#   content hash  9b785315748fb6e6
+#   text hash     fcaf05e183dfbbde
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ea9a399a27c8d85
-#   text hash     1a9bf01505e32667
+#   content hash  9b785315748fb6e6
+#   text hash     92b4427e8d912831
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ea9a399a27c8d85
-#   text hash     77fbeaec5c17313a
+#   content hash  9b785315748fb6e6
+#   text hash     cd6181e9ff520aab
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

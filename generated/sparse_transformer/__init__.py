@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fec146f24ddd30d
-#   text hash     e146fb4a6307d253
+#   content hash  1f072f9486a90b65
+#   text hash     78bac435ea506a78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fec146f24ddd30d
-#   text hash     e53c5d46ebdd94a2
+#   content hash  1f072f9486a90b65
+#   text hash     8270c2bd5424fa79
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

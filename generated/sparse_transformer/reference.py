@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fec146f24ddd30d
-#   text hash     61893537707f6b88
+#   content hash  1f072f9486a90b65
+#   text hash     a6c97139db83c89f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

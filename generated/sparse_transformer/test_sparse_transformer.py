@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fec146f24ddd30d
-#   text hash     4fdfdcc2e34d9d0e
+#   content hash  1f072f9486a90b65
+#   text hash     1f7d481971ec8f51
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fec146f24ddd30d
-#   text hash     094fb8c12ae34fb4
+#   content hash  1f072f9486a90b65
+#   text hash     12b873e655eb8bb8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d7b79ca492344bb
-#   text hash     6f58f66c2212662c
+#   content hash  82475df378c39041
+#   text hash     bdf5f00cb11a4c99
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d7b79ca492344bb
-#   text hash     1f7809f0e662e28b
+#   content hash  82475df378c39041
+#   text hash     e5de22e4d2b1db25
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d7b79ca492344bb
-#   text hash     8efe7b1c67b22f5e
+#   content hash  82475df378c39041
+#   text hash     f227830306a2b52f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7c2aeeff464f896a
-#   text hash     46ab9c6b2472b3cc
+#   content hash  270a4cb7a480eca0
+#   text hash     b6a1efce1af6a4d6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

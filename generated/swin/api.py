@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7c2aeeff464f896a
-#   text hash     813a12ccf87c134f
+#   content hash  270a4cb7a480eca0
+#   text hash     79363a6a9e5ceb24
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7c2aeeff464f896a
-#   text hash     5d53988dde3e53c6
+#   content hash  270a4cb7a480eca0
+#   text hash     b25f7f1276966009
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

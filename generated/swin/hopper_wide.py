@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7c2aeeff464f896a
-#   text hash     3771a1e2b593c0bd
+#   content hash  270a4cb7a480eca0
+#   text hash     26371c855b925d4d
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7c2aeeff464f896a
-#   text hash     cf221861c575a4b0
+#   content hash  270a4cb7a480eca0
+#   text hash     90d5658fa2d178b4
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

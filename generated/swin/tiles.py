@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7c2aeeff464f896a
-#   text hash     1c014ae901639d7d
+#   content hash  270a4cb7a480eca0
+#   text hash     5644d2c5bbc97703
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

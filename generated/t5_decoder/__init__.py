@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ee602c6d01cd02a
-#   text hash     eb84cbed1a670c63
+#   content hash  86ea254b5bb1bab9
+#   text hash     eb24f66d53ac0ede
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ee602c6d01cd02a
-#   text hash     bfeea27907ac8fcd
+#   content hash  86ea254b5bb1bab9
+#   text hash     4c827a5e2cc573ce
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

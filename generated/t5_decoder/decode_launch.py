@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ee602c6d01cd02a
-#   text hash     90b962962845cb3e
+#   content hash  86ea254b5bb1bab9
+#   text hash     f274156dc154e20b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ee602c6d01cd02a
-#   text hash     272d34f5ddf343d0
+#   content hash  86ea254b5bb1bab9
+#   text hash     85030eb862751555
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ee602c6d01cd02a
-#   text hash     76f16f43191ce239
+#   content hash  86ea254b5bb1bab9
+#   text hash     33b8d25056584bfa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9f420de7327ab855
-#   text hash     7527bcd130b5fb05
+#   content hash  fec1c80c088ec944
+#   text hash     afb78cb289df7eaf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

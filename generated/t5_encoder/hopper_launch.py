@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9f420de7327ab855
-#   text hash     2c750a32fe929a5f
+#   content hash  fec1c80c088ec944
+#   text hash     d37decc0b48c288b
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9f420de7327ab855
-#   text hash     52da772db98c95b0
+#   content hash  fec1c80c088ec944
+#   text hash     f40588a6e4dee477
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9f420de7327ab855
-#   text hash     5d774fd1d6c451f9
+#   content hash  fec1c80c088ec944
+#   text hash     a63383eef52868ad
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

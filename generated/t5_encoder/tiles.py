@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9f420de7327ab855
-#   text hash     c879539217bd72cc
+#   content hash  fec1c80c088ec944
+#   text hash     483dd270cba0e819
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  18052385b2c7a151
-#   text hash     bd3ed64b1d1d6a96
+#   content hash  d1be38025beb7e9e
+#   text hash     cb211aa7bf35a2a4
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  18052385b2c7a151
-#   text hash     25f8f967ab320bd4
+#   content hash  d1be38025beb7e9e
+#   text hash     161dbfbd42ab9d35
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

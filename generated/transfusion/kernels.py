@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  18052385b2c7a151
-#   text hash     a3aa5d0555595cd3
+#   content hash  d1be38025beb7e9e
+#   text hash     26087ea9de0060a0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  18052385b2c7a151
-#   text hash     1c951a1edaa9d73b
+#   content hash  d1be38025beb7e9e
+#   text hash     9ca22dccc82d8ffb
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

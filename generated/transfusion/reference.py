@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  18052385b2c7a151
-#   text hash     e267c3b97101ed83
+#   content hash  d1be38025beb7e9e
+#   text hash     4cdaff69f9f10353
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

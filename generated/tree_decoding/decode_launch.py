@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a9c4d7fed726972e
-#   text hash     fa3e686359e7ca91
+#   content hash  38518b609288fa55
+#   text hash     831745518de1a876
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a9c4d7fed726972e
-#   text hash     b3be5bb38598f526
+#   content hash  38518b609288fa55
+#   text hash     91903dc5421276cb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

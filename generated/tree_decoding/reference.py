@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a9c4d7fed726972e
-#   text hash     97a0aedeae5cc795
+#   content hash  38518b609288fa55
+#   text hash     eecda82799dde3a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a9c4d7fed726972e
-#   text hash     754d39272416e445
+#   content hash  38518b609288fa55
+#   text hash     087e71e2f7dfd9c1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -46,6 +46,12 @@ def test_check_tells_good_specs() -> None:
     assert run("check", write("one"), "causal").stdout == "specs/one.yaml: good\nspecs/causal.yaml: good\n"
 
 
+def test_check_tells_of_scores_that_leave_out_the_product() -> None:
+    path = write("far", "name: {name}\nscore:\n  - softcap: {{cap: 3}}\n  - expr: -0.5 * abs(q - k)\n")
+    told = "specs/far.yaml: good; -0.5 * abs(q - k) takes the place of the score so far\n"
+    assert run("check", path).stdout == told
+
+
 def test_check_speaks_of_good_specs_beside_bad_ones() -> None:
     result = run("check", write("one"), write("two", "name: {name}\nmask: [causall]\n"), "causal", code=2)
     assert result.stdout == "specs/one.yaml: good\nspecs/causal.yaml: good\n"

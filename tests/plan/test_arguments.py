@@ -255,3 +255,16 @@ def test_what_the_spec_could_not_ask_for_is_no_advice(
     with pytest.raises(ValueError, match=f"{name}: expected a tensor that requires no gradient") as found:
         package("without_gradients").attention(**operands(), **given)
     assert ("set `grad: true`" in str(found.value)) == could
+
+
+@pytest.mark.skipif(GPU, reason="kernels run on the GPU")
+@pytest.mark.parametrize("told", ["true", "ON", "0"])
+def test_the_interpreter_is_asked_for_as_triton_reads_it(
+    told: str, package: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", told)
+    if told != "0":
+        assert package("window").attention(**operands(), window=3).isfinite().all()
+        return
+    with pytest.raises(ValueError, match="q: expected a GPU tensor, got one on the CPU; set TRITON_INTERPRET=1"):
+        package("window").attention(**operands(), window=3)

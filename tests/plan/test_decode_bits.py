@@ -23,10 +23,11 @@ pytestmark = pytest.mark.slow
 
 Found = tuple[torch.Tensor, torch.Tensor]
 Find = Callable[[str], ModuleType]
+PACKED = "attention of this package takes packed sequences alone, and those of a cache have room behind them"
 REFUSED = {
     "blocked": "a mask such as block_sparse has the bits of a row hang on the tile that it stands in",
-    "packed_training": "attention of this package takes packed sequences alone, "
-    "and those of a cache have room behind them",
+    "packed_training": PACKED,
+    "packed_rows": PACKED,
 }
 MORE = {
     # axes in another order, and those that have no batch entry of their own
@@ -351,7 +352,7 @@ def test_what_is_refused(variant: Find, name: str, given: Values, told: str) -> 
     if given["k_cache"].dtype == torch.float8_e4m3fn:
         given |= {"k_scale": torch.tensor(1.0), "v_scale": torch.tensor(1.0)}
     given |= {"block_mask": torch.ones(2, 1, 1, 3, dtype=torch.bool)} if name == "blocked" else {}
-    given |= {"mood": torch.randn(2, 40, 4)} if name == "packed_training" else {}
+    given |= {"mood": torch.randn(2, 40, 4)} if REFUSED.get(name) == PACKED else {}
     with pytest.raises(ValueError, match=re.escape(told)):
         variant(name).decode.attend_with_cache(**given)
 

@@ -89,7 +89,8 @@ def check(specs: Sequence[str]) -> None:
     loaded, problems = arguments.read(specs)
     for spec in loaded.values():
         plan.build(spec)
-        click.echo(f"{spec.source}: good")
+        told = (f"; {term.label} takes the place of the score so far" for term in spec.scores if term.replaces)
+        click.echo(f"{spec.source}: good{''.join(told)}")
     arguments.refuse(problems)
 
 

@@ -316,7 +316,8 @@ class _Walk:
 
     def visit_Call(self, tree: ast.Call) -> Node | None:
         if not isinstance(tree.func, ast.Name):
-            return self.fail(tree, "only the language's own functions can be called")
+            hint = suggestions.ALONE if isinstance(tree.func, ast.Attribute) else ""
+            return self.fail(tree, f"only the language's own functions can be called{hint}")
         name = tree.func.id
         if name not in ARGUMENTS:
             if name in self.scope.names():

@@ -24,7 +24,7 @@ _MODULES = frozenset(
 def wrong_keyword(name: str) -> str | None:
     """Why a name cannot become a keyword of `attention`, if it cannot."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not name.isascii():
-        return f"expected lower-case letters, digits and underscores, got {name!r}"
+        return f"expected lower-case letters, digits and underscores, a letter first, got {name!r}"
     if len(name) > 40:
         return "a name may have 40 characters"
     if keyword.iskeyword(name):
@@ -39,7 +39,7 @@ def wrong_keyword(name: str) -> str | None:
 def wrong_package(name: str) -> str | None:
     """Why a name cannot become a package's, if it cannot."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        return f"expected lower-case letters, digits and underscores, got {name!r}"
+        return f"expected lower-case letters, digits and underscores, a letter first, got {name!r}"
     if len(name) > 60:
         return "a name may have 60 characters"
     if keyword.iskeyword(name) or name in _MODULES or name in ("true", "false", "null"):

@@ -49,6 +49,11 @@ class ScoreTerm:
     label: str
     score: Node
 
+    @property
+    def replaces(self) -> bool:
+        """True if it does not read the score so far."""
+        return all(n.value != "score" for n in self.score.walk())
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -15,7 +15,8 @@ from ..expressions.folding import chosen, constant
 from ..expressions.inputs import Input
 from ..expressions.parser import LARGEST_TABLE, WORDS, Runtime, Scope, parse
 from ..expressions.tree import Node
-from ..source.errors import Location, Problems, near
+from ..source import suggestions
+from ..source.errors import Location, Problems
 from ..source.fields import Fields, number
 from ..source.located_yaml import Value, read
 from . import names
@@ -96,7 +97,7 @@ class Library:
                 return f": write {{{word}: [{', '.join(parts)}]}}"
         if not name.replace("-", "_").isidentifier():
             return f": write {{expr: {json.dumps(name)}}}"
-        return near(name, [*known, "expr"])
+        return suggestions.term(name, [*known, "expr"])
 
     def find(self, name: str, at: Location, kind: str) -> Term | None:
         """The term of a name and kind; None if a problem was added."""

@@ -67,7 +67,7 @@ def formula(spec: Spec) -> Section:
         rotation = f"q and k rotated by cos and sin, {spec.rope.layout} layout, {dims}"
     lines = [("score = scale * (q . k)", rotation)]
     for term in spec.scores:
-        drops = "" if any(n.value == "score" for n in term.score.walk()) else "takes the place of the score so far"
+        drops = "takes the place of the score so far" if term.replaces else ""
         lines.append((f"score = {written(term.score)}", ", ".join(filter(None, (_name(term.label), drops)))))
     lines += [(f"visible if {written(mask.keep)}", _name(mask.label)) for mask in spec.masks]
     seen = "logsumexp of score over the visible keys"

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..language import spec as language
+from ..language.exports import EXPORTS
 from ..language.spec import Spec
 from ..plan import tiles
 from ..source import resources
@@ -101,5 +102,6 @@ def _imported(name: str, face: Path, exports: Collection[str]) -> ModuleType:
 def _exported(package: str, exports: Collection[str], name: str) -> ModuleType:
     """A file that a spec exports, imported once it is asked for as an attribute: it may need another library."""
     if name not in exports:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        hint = f": its spec does not say `exports: [{name}]`" if name in EXPORTS else ""
+        raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
     return importlib.import_module(f"{package}.{name}")

@@ -108,13 +108,16 @@ def words(value: Value, kind: str, known: Collection[str], problems: Problems) -
     """The words of a list, each known and there once, and where they stand; problems tell of all others."""
     found: dict[str, Value] = {}
     if value.mapping or not isinstance(value.data, list) or not value.data:
-        said = f"{kind}s: expected a list such as [{next(iter(known))}], got {value.raw or value.kind}"
+        got = "an empty one" if value.data == [] else value.raw or value.kind
+        said = f"{kind}s: expected a list such as [{next(iter(known))}], got {got}"
         problems.add(value.at, said)
         return []
     for item in value.items():
         if not isinstance(item.data, str) or item.data not in known:
             word = item.raw or item.kind
-            problems.add(item.at, f"unknown {kind} {word!r}{near(word, known)}")
+            *some, last = known
+            meant = near(word, known) or f": expected {', '.join(some)} or {last}"
+            problems.add(item.at, f"unknown {kind} {word!r}{meant}")
         elif item.data in found:
             problems.add(item.at, f"{item.data} stands twice")
         else:

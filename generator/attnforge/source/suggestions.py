@@ -14,6 +14,7 @@ _HEADS = (
     ": only an input's default knows how many heads there are: declare an input with the axes [head] and a default "
     "such as 1 / heads"
 )
+ALONE = ": functions stand alone, as in exp(score)"
 # each goes behind `unknown name 'x'`
 _NAMES = {
     **dict.fromkeys(("i", "q_idx", "q_pos", "query", "row"), f" (did you mean {_QUERY})"),
@@ -22,7 +23,9 @@ _NAMES = {
     **dict.fromkeys(("head", "h_idx", "head_idx"), " (did you mean 'h', the query head?)"),
     **dict.fromkeys(("batch", "b_idx", "batch_idx"), " (did you mean 'b', the batch entry?)"),
     **dict.fromkeys(("inf", "infinity", "nan", "ninf"), _FINITE),
-    **dict.fromkeys(("math", "np", "tl", "torch"), ": functions stand alone, as in exp(score)"),
+    **dict.fromkeys(("math", "np", "tl", "torch"), ALONE),
+    "true": " (did you mean 'True'?)",
+    "false": " (did you mean 'False'?)",
     **dict.fromkeys(("heads", "num_heads", "n_heads", "hq"), _HEADS),
     **dict.fromkeys(("d", "D", "dim", "d_k", "dk", "d_head", "head_dim", "head_size"), _HEAD_SIZE),
     **dict.fromkeys(("scale", "sm_scale", "softmax_scale"), _SCALE),
@@ -53,6 +56,17 @@ _FUNCTIONS = {
     "silu": ": write x * sigmoid(x)",
     "square": ": write x ** 2",
     "tan": ": write sin(x) / cos(x)",
+}
+# each goes behind `unknown term 'x'`
+_TERMS = {
+    "or": ": write any: [...]",
+    "and": ": write all: [...]",
+    **dict.fromkeys(("sink", "sinks"), ": write sink: true, beside mask and score"),
+    **dict.fromkeys(("rope", "rotary"), ": write rope: {layout: half}, beside mask and score"),
+    "dropout": ": write dropout: true, beside mask and score",
+    **dict.fromkeys(("padding", "pad", "key_padding"), ": a call tells of padding by k_lens and k_starts"),
+    **dict.fromkeys(("document", "documents", "doc"), " (did you mean 'segments'?)"),
+    **dict.fromkeys(("full", "dense", "none", "bidirectional"), ": without a mask every key is visible"),
 }
 SIGNS = {"&&": "and", "||": "or", "!": "not", "?": "a if c else b", "=": "=="}
 _AXES = {
@@ -90,6 +104,11 @@ def name(word: str, known: Collection[str]) -> str:
 def function(word: str, known: Collection[str]) -> str:
     """A suggestion in place of an unknown function, "" where nothing is near."""
     return _FUNCTIONS.get(word) or near(word, known)
+
+
+def term(word: str, known: Collection[str]) -> str:
+    """A suggestion in place of an unknown term, "" where nothing is near."""
+    return _TERMS.get(word) or near(word, known)
 
 
 def key(word: str, terms: Collection[str]) -> str:

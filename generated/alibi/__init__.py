@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ff6e16e1a252f45
-#   text hash     caa663d34fd4077a
+#   content hash  d8b0914924abde1c
+#   text hash     eb9cfb0a13280034
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ff6e16e1a252f45
-#   text hash     b9ed401c6c4e84a6
+#   content hash  d8b0914924abde1c
+#   text hash     7c44f62f7833b848
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ff6e16e1a252f45
-#   text hash     a163d26e71482378
+#   content hash  d8b0914924abde1c
+#   text hash     c0e11a00e41e9073
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

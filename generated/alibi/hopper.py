@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ff6e16e1a252f45
-#   text hash     ff6eb7fa0b143f1a
+#   content hash  d8b0914924abde1c
+#   text hash     772146d090a80945
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ff6e16e1a252f45
-#   text hash     9f87aba84b62875b
+#   content hash  d8b0914924abde1c
+#   text hash     9ba49442d50c12e1
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6aac12815aa69faf
-#   text hash     e933dd50026a57ea
+#   content hash  fc7029e3dce7d2d2
+#   text hash     d4fa753e9bd37ced
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

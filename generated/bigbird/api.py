@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6aac12815aa69faf
-#   text hash     eb2405692e917123
+#   content hash  fc7029e3dce7d2d2
+#   text hash     b6e264b7a13abfcf
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6aac12815aa69faf
-#   text hash     16175e5bffa04b92
+#   content hash  fc7029e3dce7d2d2
+#   text hash     835004ba05340f5c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

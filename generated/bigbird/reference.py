@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6aac12815aa69faf
-#   text hash     ed5622060cf2f3cc
+#   content hash  fc7029e3dce7d2d2
+#   text hash     de02d53cf9855790
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

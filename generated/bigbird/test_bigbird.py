@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6aac12815aa69faf
-#   text hash     ae2c473971474937
+#   content hash  fc7029e3dce7d2d2
+#   text hash     5ac601eabc135835
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

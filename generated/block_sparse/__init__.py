@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9ca6bcff1e30a84b
-#   text hash     b22b79f49e61c947
+#   content hash  ab956fa1ee8a5ba2
+#   text hash     01cbb25d3bac25d1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9ca6bcff1e30a84b
-#   text hash     3add4fb058e6ce6d
+#   content hash  ab956fa1ee8a5ba2
+#   text hash     82efdb60799292ac
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9ca6bcff1e30a84b
-#   text hash     f96c7f4597c99bdc
+#   content hash  ab956fa1ee8a5ba2
+#   text hash     ba9cc65853124fb2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9ca6bcff1e30a84b
-#   text hash     f8dc067183ce328e
+#   content hash  ab956fa1ee8a5ba2
+#   text hash     e1f1332329abe4c5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

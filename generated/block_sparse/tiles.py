@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9ca6bcff1e30a84b
-#   text hash     f460713e59aa7a93
+#   content hash  ab956fa1ee8a5ba2
+#   text hash     44e63178c94b8ebd
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

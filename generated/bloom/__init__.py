@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af61691aff96d29a
-#   text hash     c280776b4b39e72c
+#   content hash  358426d46413da2c
+#   text hash     df917f94de330f26
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af61691aff96d29a
-#   text hash     479cfaf2a7cc85d7
+#   content hash  358426d46413da2c
+#   text hash     44154984269d3152
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af61691aff96d29a
-#   text hash     3d6c9200f602c2b2
+#   content hash  358426d46413da2c
+#   text hash     ae643bb897fe4bb7
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af61691aff96d29a
-#   text hash     f0faf610cc35c9bc
+#   content hash  358426d46413da2c
+#   text hash     aff160bf682b371c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af61691aff96d29a
-#   text hash     400b252606aae7a1
+#   content hash  358426d46413da2c
+#   text hash     c0e8c4af762ccd66
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  356f74e59f2c1fe0
-#   text hash     66a8d8e0613d547e
+#   content hash  15dde12684808c0d
+#   text hash     0074b11bbd0d4830
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  356f74e59f2c1fe0
-#   text hash     5ae908d0d6335e7e
+#   content hash  15dde12684808c0d
+#   text hash     5fff5c096f652e4f
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  356f74e59f2c1fe0
-#   text hash     72343e7aa22b6ba4
+#   content hash  15dde12684808c0d
+#   text hash     06e04ac2fe5a78c3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

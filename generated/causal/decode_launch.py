@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  356f74e59f2c1fe0
-#   text hash     3a54e154190437d9
+#   content hash  15dde12684808c0d
+#   text hash     351c77ee2f5e0008
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

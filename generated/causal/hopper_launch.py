@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  356f74e59f2c1fe0
-#   text hash     58c98dfc5451527f
+#   content hash  15dde12684808c0d
+#   text hash     e33169f46922b75f
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  356f74e59f2c1fe0
-#   text hash     8451002108675a74
+#   content hash  15dde12684808c0d
+#   text hash     4d40a9adf564ce5f
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

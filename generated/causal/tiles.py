@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  356f74e59f2c1fe0
-#   text hash     cc0df7e1aa9d4d70
+#   content hash  15dde12684808c0d
+#   text hash     1663b2bbb8b27c82
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

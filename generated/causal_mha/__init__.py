@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2e36b103807c981
-#   text hash     6966b276ab4808a8
+#   content hash  19a2e37d6acd91de
+#   text hash     478e05f5644fa2da
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

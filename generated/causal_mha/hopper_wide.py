@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2e36b103807c981
-#   text hash     ffcc0e2fc3c062d7
+#   content hash  19a2e37d6acd91de
+#   text hash     dd4284e0b4f59135
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

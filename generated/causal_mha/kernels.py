@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2e36b103807c981
-#   text hash     882d040bdd279846
+#   content hash  19a2e37d6acd91de
+#   text hash     ec0a186b7295cb21
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

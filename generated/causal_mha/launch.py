@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2e36b103807c981
-#   text hash     0625811121753856
+#   content hash  19a2e37d6acd91de
+#   text hash     8661b71b7f7a9b21
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2e36b103807c981
-#   text hash     0dbe1f1c8758fb76
+#   content hash  19a2e37d6acd91de
+#   text hash     63f1811a1aa956f6
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

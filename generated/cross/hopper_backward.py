@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74a4f9b8da570b12
-#   text hash     04bc76806500228c
+#   content hash  0a7494795a0eb29a
+#   text hash     e2be60f3e8c56afb
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

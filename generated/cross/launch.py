@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74a4f9b8da570b12
-#   text hash     6b4b1c2e3007a5e5
+#   content hash  0a7494795a0eb29a
+#   text hash     fde2867f270a1744
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74a4f9b8da570b12
-#   text hash     fde1cf9db6915173
+#   content hash  0a7494795a0eb29a
+#   text hash     8a71c3609cb8b684
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

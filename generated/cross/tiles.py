@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74a4f9b8da570b12
-#   text hash     7153195b150357d4
+#   content hash  0a7494795a0eb29a
+#   text hash     a32e70f5ece5c7c7
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

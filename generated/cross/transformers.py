@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74a4f9b8da570b12
-#   text hash     d8b769cfbfdd11e4
+#   content hash  0a7494795a0eb29a
+#   text hash     21d80a4869b48bb9
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6757b12aa26acf2e
-#   text hash     47535852b19b36da
+#   content hash  3def56dbae439cd7
+#   text hash     04e8ad5be1b1cfcb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6757b12aa26acf2e
-#   text hash     c21ec46160af492e
+#   content hash  3def56dbae439cd7
+#   text hash     34aaa31ed610c7da
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6757b12aa26acf2e
-#   text hash     7f7daa88b3264774
+#   content hash  3def56dbae439cd7
+#   text hash     b9cef7e90046f0e6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

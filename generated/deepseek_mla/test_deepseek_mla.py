@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6757b12aa26acf2e
-#   text hash     af1785c87b4c254c
+#   content hash  3def56dbae439cd7
+#   text hash     ff8d618959d13871
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6757b12aa26acf2e
-#   text hash     d14e8c5c6bcca371
+#   content hash  3def56dbae439cd7
+#   text hash     ecc228ab89401275
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

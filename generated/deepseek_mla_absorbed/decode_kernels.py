@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aa6b99cd9a2b8862
-#   text hash     fb0f9b880b0e4a36
+#   content hash  26e20c718ad90ab9
+#   text hash     ca39c563b20fe66f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

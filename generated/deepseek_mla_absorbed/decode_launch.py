@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aa6b99cd9a2b8862
-#   text hash     4b73bcb361fc59ba
+#   content hash  26e20c718ad90ab9
+#   text hash     e5049fd2eb09d621
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aa6b99cd9a2b8862
-#   text hash     a31f184c574f4c6b
+#   content hash  26e20c718ad90ab9
+#   text hash     3901b88a80745ba6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

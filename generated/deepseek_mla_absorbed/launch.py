@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aa6b99cd9a2b8862
-#   text hash     7ec0c96d7ca65df7
+#   content hash  26e20c718ad90ab9
+#   text hash     8a4b2b939bf3e64b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

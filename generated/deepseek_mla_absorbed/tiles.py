@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aa6b99cd9a2b8862
-#   text hash     249993d17d9ac05b
+#   content hash  26e20c718ad90ab9
+#   text hash     32f62cf2cbcce2e0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

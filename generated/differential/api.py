@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  feb848deffd8bc64
-#   text hash     75a894b75154bead
+#   content hash  1a3c0c068b1316fd
+#   text hash     d20240113eb24814
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

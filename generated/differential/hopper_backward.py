@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  feb848deffd8bc64
-#   text hash     83f5f01f7597fee2
+#   content hash  1a3c0c068b1316fd
+#   text hash     93c5bacceffa7a55
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

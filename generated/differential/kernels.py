@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  feb848deffd8bc64
-#   text hash     67581711d64df3c0
+#   content hash  1a3c0c068b1316fd
+#   text hash     35084b5bbc5b4bbd
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  feb848deffd8bc64
-#   text hash     fea235d5f92185c2
+#   content hash  1a3c0c068b1316fd
+#   text hash     bbf390d20b294a7e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

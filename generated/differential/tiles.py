@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  feb848deffd8bc64
-#   text hash     7298871b23657d09
+#   content hash  1a3c0c068b1316fd
+#   text hash     c6709c24c789b406
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

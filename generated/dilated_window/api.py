@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2d13ee48dc8961c
-#   text hash     f153389272cff2b9
+#   content hash  be5beacc426e3bdc
+#   text hash     55bf3132ca3ea63e
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2d13ee48dc8961c
-#   text hash     1a1c0dfd805dc982
+#   content hash  be5beacc426e3bdc
+#   text hash     c32d66a563fb1083
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

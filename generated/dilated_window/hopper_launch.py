@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2d13ee48dc8961c
-#   text hash     bfcbeca271dbe692
+#   content hash  be5beacc426e3bdc
+#   text hash     1fc1269c87dadcb3
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

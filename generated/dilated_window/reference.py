@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2d13ee48dc8961c
-#   text hash     1b81ff6ac737daab
+#   content hash  be5beacc426e3bdc
+#   text hash     d19090f478b6d779
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

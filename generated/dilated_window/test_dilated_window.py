@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2d13ee48dc8961c
-#   text hash     a78e100f64b4b529
+#   content hash  be5beacc426e3bdc
+#   text hash     371b2a192c79ec17
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

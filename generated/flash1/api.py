@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f7ebd19631372476
-#   text hash     85e7de6fcca82349
+#   content hash  ad7d1a6bba041b89
+#   text hash     7c2b196515c18d2b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f7ebd19631372476
-#   text hash     d44e5cb9373e5fcc
+#   content hash  ad7d1a6bba041b89
+#   text hash     d9347cb64c87dd32
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f7ebd19631372476
-#   text hash     8c6e956e982b8abb
+#   content hash  ad7d1a6bba041b89
+#   text hash     f63c4fe448089015
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

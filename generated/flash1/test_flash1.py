@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f7ebd19631372476
-#   text hash     8d97299405cd3c97
+#   content hash  ad7d1a6bba041b89
+#   text hash     a105f63a81d34790
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  41c232c5f3c115cf
-#   text hash     dcf9c55685999d89
+#   content hash  0fda02f6f5e3ea30
+#   text hash     e20b64c3e2d97d51
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

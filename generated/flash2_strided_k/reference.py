@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  41c232c5f3c115cf
-#   text hash     becf13be911226c9
+#   content hash  0fda02f6f5e3ea30
+#   text hash     18464af52085158a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

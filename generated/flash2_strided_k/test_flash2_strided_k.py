@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  41c232c5f3c115cf
-#   text hash     af5e665483923030
+#   content hash  0fda02f6f5e3ea30
+#   text hash     5f5910d2cecbddbd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  41c232c5f3c115cf
-#   text hash     138f7999351fb8dd
+#   content hash  0fda02f6f5e3ea30
+#   text hash     03b4230f57e24833
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8b6027cc9b84792e
-#   text hash     5d8b31f1d044c728
+#   content hash  078bb6ffbbfc45fc
+#   text hash     43a0e22452be66fa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8b6027cc9b84792e
-#   text hash     da90c671fa3d5528
+#   content hash  078bb6ffbbfc45fc
+#   text hash     35071b898d48b603
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8b6027cc9b84792e
-#   text hash     c992c0d0fb1e2628
+#   content hash  078bb6ffbbfc45fc
+#   text hash     696763fea4e34bd4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8b6027cc9b84792e
-#   text hash     0364e5642fab3e20
+#   content hash  078bb6ffbbfc45fc
+#   text hash     f0c6345bedc4b3c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c00b2d2b30f857
-#   text hash     f4da8248ddd915c6
+#   content hash  535c13758767b048
+#   text hash     47004fe6de70983b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

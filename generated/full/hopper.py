@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c00b2d2b30f857
-#   text hash     e8e9cc19075c45e7
+#   content hash  535c13758767b048
+#   text hash     49fd33895b801d32
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c00b2d2b30f857
-#   text hash     390655251cd4fe3a
+#   content hash  535c13758767b048
+#   text hash     b16ac1fd561747c9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

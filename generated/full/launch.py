@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c00b2d2b30f857
-#   text hash     b77ffb20d728832d
+#   content hash  535c13758767b048
+#   text hash     05530486c66d0e92
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

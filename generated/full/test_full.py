@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c00b2d2b30f857
-#   text hash     3fd524c1710ad18f
+#   content hash  535c13758767b048
+#   text hash     1bae059f327cdd4b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86c00b2d2b30f857
-#   text hash     f4ad9a1b9e952c9d
+#   content hash  535c13758767b048
+#   text hash     4b723cfb91e302ba
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

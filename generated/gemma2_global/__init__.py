@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51a87541c00d34a6
-#   text hash     606b476d91a5e69a
+#   content hash  605c493107653206
+#   text hash     9e16483f2aea028c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51a87541c00d34a6
-#   text hash     6c235b1c59924b23
+#   content hash  605c493107653206
+#   text hash     badcbb62cec659e0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

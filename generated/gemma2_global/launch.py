@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51a87541c00d34a6
-#   text hash     c1ad4ac461bdb158
+#   content hash  605c493107653206
+#   text hash     42012e7fb1a3c611
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

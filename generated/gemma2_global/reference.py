@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51a87541c00d34a6
-#   text hash     7de522c1a0ebbe15
+#   content hash  605c493107653206
+#   text hash     33d99a01c6048617
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

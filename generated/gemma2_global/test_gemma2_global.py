@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51a87541c00d34a6
-#   text hash     db1098d8fb75ea9b
+#   content hash  605c493107653206
+#   text hash     4ca5944f2f41074a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

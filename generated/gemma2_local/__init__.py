@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d42cb8a245e449c4
-#   text hash     50f7d2060165664c
+#   content hash  ab121a30000cca75
+#   text hash     bf7d15045473b9c6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

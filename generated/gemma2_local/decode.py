@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d42cb8a245e449c4
-#   text hash     a298301e95116a6b
+#   content hash  ab121a30000cca75
+#   text hash     31ef9720baa8aeca
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

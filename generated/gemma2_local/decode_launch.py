@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d42cb8a245e449c4
-#   text hash     341c118db5228575
+#   content hash  ab121a30000cca75
+#   text hash     482c6889996aec34
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

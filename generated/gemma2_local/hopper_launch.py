@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d42cb8a245e449c4
-#   text hash     3d09836d94f98e9f
+#   content hash  ab121a30000cca75
+#   text hash     07a863892ed7c963
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

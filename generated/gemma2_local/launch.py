@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d42cb8a245e449c4
-#   text hash     b65ad94a6de4743d
+#   content hash  ab121a30000cca75
+#   text hash     39b87c17574ca08e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

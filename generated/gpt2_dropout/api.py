@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a589e0e09f4c2b56
-#   text hash     ae15da45d21ab227
+#   content hash  c36c7471849ac23e
+#   text hash     f914229c046bf509
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

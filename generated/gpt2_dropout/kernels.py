@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a589e0e09f4c2b56
-#   text hash     3447108d3eeebb7e
+#   content hash  c36c7471849ac23e
+#   text hash     8581ae3afa13d02e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a589e0e09f4c2b56
-#   text hash     f2503dfd27d2543f
+#   content hash  c36c7471849ac23e
+#   text hash     53afe21d9bc710c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a589e0e09f4c2b56
-#   text hash     7c0b75ce2c3c9b8f
+#   content hash  c36c7471849ac23e
+#   text hash     590406693ce6a827
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a589e0e09f4c2b56
-#   text hash     51a6069cb527181b
+#   content hash  c36c7471849ac23e
+#   text hash     032b240f3ee2cb27
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4be8add1d5aec381
-#   text hash     2277c41d5882b5f2
+#   content hash  ee7e88565ed53b36
+#   text hash     97c5600d28bbd9a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4be8add1d5aec381
-#   text hash     b7c9010385d8628a
+#   content hash  ee7e88565ed53b36
+#   text hash     7188812e9d0c8504
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

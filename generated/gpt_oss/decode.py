@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4be8add1d5aec381
-#   text hash     fb337a95beccbe46
+#   content hash  ee7e88565ed53b36
+#   text hash     f013634bbda2d161
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

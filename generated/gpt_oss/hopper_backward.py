@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4be8add1d5aec381
-#   text hash     3e0d6b7bc0e8c30e
+#   content hash  ee7e88565ed53b36
+#   text hash     e34695cb50dec058
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4be8add1d5aec381
-#   text hash     c4ab3cdc12936baa
+#   content hash  ee7e88565ed53b36
+#   text hash     cf8d412e4774b672
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  90b7085d4ca488bf
-#   text hash     6384e99c67f8ea05
+#   content hash  36cd6fe553b00b6c
+#   text hash     19f7b32e87df9f6a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  90b7085d4ca488bf
-#   text hash     c007c51bc95c474a
+#   content hash  36cd6fe553b00b6c
+#   text hash     edab4f6006697396
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  90b7085d4ca488bf
-#   text hash     46b4bef26467485d
+#   content hash  36cd6fe553b00b6c
+#   text hash     cc624623fcdb9261
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  90b7085d4ca488bf
-#   text hash     8085dab5775bcc1b
+#   content hash  36cd6fe553b00b6c
+#   text hash     c7b2e8f8ca2ef759
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  90b7085d4ca488bf
-#   text hash     e3867aeaac7abede
+#   content hash  36cd6fe553b00b6c
+#   text hash     b9f8fea811a30a06
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0183c9a9fa56ef87
-#   text hash     5d559daef67fed5d
+#   content hash  4c424bc68b127fbb
+#   text hash     7444cb3ed3d09f82
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0183c9a9fa56ef87
-#   text hash     897368b70f713a4b
+#   content hash  4c424bc68b127fbb
+#   text hash     2fa2287d351e2417
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

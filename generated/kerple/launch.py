@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0183c9a9fa56ef87
-#   text hash     dc18ad1ec0bf7580
+#   content hash  4c424bc68b127fbb
+#   text hash     69cae90aff1a628e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

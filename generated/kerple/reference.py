@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0183c9a9fa56ef87
-#   text hash     b94da05f65128acc
+#   content hash  4c424bc68b127fbb
+#   text hash     b47865e6c8cacb33
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0183c9a9fa56ef87
-#   text hash     d440df883ec155c9
+#   content hash  4c424bc68b127fbb
+#   text hash     ebd19d689279113b
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b27085b8afa8ece
-#   text hash     3acf7ce000c99236
+#   content hash  6a06f42773ed1cdb
+#   text hash     ea2a0b7819136006
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b27085b8afa8ece
-#   text hash     d736bc2951060a3b
+#   content hash  6a06f42773ed1cdb
+#   text hash     1beffd6ef3adb62e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

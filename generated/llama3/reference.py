@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b27085b8afa8ece
-#   text hash     19ca2ef22c07961e
+#   content hash  6a06f42773ed1cdb
+#   text hash     de80318b982e723d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

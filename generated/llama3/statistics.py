@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b27085b8afa8ece
-#   text hash     a378dc242d3aa354
+#   content hash  6a06f42773ed1cdb
+#   text hash     63a146f83bec2261
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

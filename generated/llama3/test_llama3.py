@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b27085b8afa8ece
-#   text hash     0b8732d19931d603
+#   content hash  6a06f42773ed1cdb
+#   text hash     05212c498e4b54f2
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

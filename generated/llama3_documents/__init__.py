@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5df5ad4b376f7121
-#   text hash     f776e1c998e0cf14
+#   content hash  b460241f2d1527bc
+#   text hash     7d9cdb6874544ba0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5df5ad4b376f7121
-#   text hash     e43e05f3bfadae77
+#   content hash  b460241f2d1527bc
+#   text hash     4862b6b326b239c2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5df5ad4b376f7121
-#   text hash     cc5166d10ca90f61
+#   content hash  b460241f2d1527bc
+#   text hash     2fc4316ff11a9ef4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

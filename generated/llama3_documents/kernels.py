@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5df5ad4b376f7121
-#   text hash     8df38fa760877573
+#   content hash  b460241f2d1527bc
+#   text hash     26edce4bdc967a2a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5df5ad4b376f7121
-#   text hash     f49f9067b2d18ec3
+#   content hash  b460241f2d1527bc
+#   text hash     cc25307434cb4676
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a753a20e5c12241d
-#   text hash     c8ad45aa419b6615
+#   content hash  701bf0dba32791ce
+#   text hash     4972a520c44d6fef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a753a20e5c12241d
-#   text hash     727e69cac45a8488
+#   content hash  701bf0dba32791ce
+#   text hash     7dc107e1f5b193c4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

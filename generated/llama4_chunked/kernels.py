@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a753a20e5c12241d
-#   text hash     668d84b2cdde29ad
+#   content hash  701bf0dba32791ce
+#   text hash     aeb61b609c41da2e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

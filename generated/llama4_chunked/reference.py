@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a753a20e5c12241d
-#   text hash     70837acd48ce78ad
+#   content hash  701bf0dba32791ce
+#   text hash     8e091d5f382b0718
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

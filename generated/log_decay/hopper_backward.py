@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f44be78cb3f18a
-#   text hash     12b465b191e8c5bb
+#   content hash  58462cb13a460582
+#   text hash     1b3a7da91adbb554
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f44be78cb3f18a
-#   text hash     3e89cc780a1e69fd
+#   content hash  58462cb13a460582
+#   text hash     aa64987bda3ce3b9
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

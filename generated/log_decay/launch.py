@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f44be78cb3f18a
-#   text hash     f8b7d328d663bf9e
+#   content hash  58462cb13a460582
+#   text hash     80a4fee1b811349b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

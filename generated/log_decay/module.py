@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f44be78cb3f18a
-#   text hash     86380b5753013722
+#   content hash  58462cb13a460582
+#   text hash     df113b016351cd23
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f44be78cb3f18a
-#   text hash     c79dd89d61249892
+#   content hash  58462cb13a460582
+#   text hash     47a9f00b77c2b416
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

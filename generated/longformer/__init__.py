@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d9a75180b62ec59c
-#   text hash     3e0ec4fb065bc674
+#   content hash  a63c81cac42329c6
+#   text hash     f9c440a98dc32a98
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d9a75180b62ec59c
-#   text hash     3fff10270058b5f9
+#   content hash  a63c81cac42329c6
+#   text hash     76e9dde488673cb8
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d9a75180b62ec59c
-#   text hash     ebd2a472f70dce9d
+#   content hash  a63c81cac42329c6
+#   text hash     293add1897cc23ea
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d9a75180b62ec59c
-#   text hash     95e1f698efa86ff8
+#   content hash  a63c81cac42329c6
+#   text hash     4098520400ff4cc7
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

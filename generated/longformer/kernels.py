@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d9a75180b62ec59c
-#   text hash     350227c1a1af82ae
+#   content hash  a63c81cac42329c6
+#   text hash     78180368ab6882ca
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa34be48292d989
-#   text hash     9600e528ee96808d
+#   content hash  bc01d8e53817382c
+#   text hash     0f6927768bf51e15
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa34be48292d989
-#   text hash     ba45ce3cfcb6a802
+#   content hash  bc01d8e53817382c
+#   text hash     d1353cdaa2a702e6
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

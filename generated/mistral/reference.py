@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa34be48292d989
-#   text hash     a0fe1588dc239dfb
+#   content hash  bc01d8e53817382c
+#   text hash     f8e3ac162410077a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efa34be48292d989
-#   text hash     3f0605830088e1ae
+#   content hash  bc01d8e53817382c
+#   text hash     487e85d7ed28e4d3
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

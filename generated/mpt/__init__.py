@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a722e9eae6dc91d4
-#   text hash     6fef8d03016b2ca2
+#   content hash  382845b7d14b1748
+#   text hash     15a3372db3cf7911
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

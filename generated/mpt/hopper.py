@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a722e9eae6dc91d4
-#   text hash     77d428e54b922334
+#   content hash  382845b7d14b1748
+#   text hash     d8d65fe2d5f101c3
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

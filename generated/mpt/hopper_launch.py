@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a722e9eae6dc91d4
-#   text hash     87bc3b188c745c3d
+#   content hash  382845b7d14b1748
+#   text hash     f478630a2b580b72
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

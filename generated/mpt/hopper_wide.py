@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a722e9eae6dc91d4
-#   text hash     dd6002158c0cab15
+#   content hash  382845b7d14b1748
+#   text hash     f54744ac2e17dfa9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a722e9eae6dc91d4
-#   text hash     5dfc44e17744df00
+#   content hash  382845b7d14b1748
+#   text hash     6225cd7de7451292
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

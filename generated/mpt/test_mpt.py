@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a722e9eae6dc91d4
-#   text hash     c9957e1be7443565
+#   content hash  382845b7d14b1748
+#   text hash     549021f3df5984e4
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb297685954935c8
-#   text hash     1bb144ffb421aa36
+#   content hash  736b1aa4360c3550
+#   text hash     8a750f9fbaa270a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

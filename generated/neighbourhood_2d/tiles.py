@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb297685954935c8
-#   text hash     1652ea6c9507f8c7
+#   content hash  736b1aa4360c3550
+#   text hash     2388e38f5ce7d708
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

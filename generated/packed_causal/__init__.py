@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  506d499fab993d26
-#   text hash     ca3817f5c9cac806
+#   content hash  c659c11fff3d72f0
+#   text hash     eb4e82be3dc97243
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  506d499fab993d26
-#   text hash     ab4d360a2d7a36ca
+#   content hash  c659c11fff3d72f0
+#   text hash     9243771ef80e9d1b
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  506d499fab993d26
-#   text hash     b03176d52525eb14
+#   content hash  c659c11fff3d72f0
+#   text hash     0d676277840d49f0
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

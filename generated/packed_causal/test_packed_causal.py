@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  506d499fab993d26
-#   text hash     81fcb70bd91ab88c
+#   content hash  c659c11fff3d72f0
+#   text hash     5456ca5130366d0a
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

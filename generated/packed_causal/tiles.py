@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  506d499fab993d26
-#   text hash     0f6464ae13b2ffbe
+#   content hash  c659c11fff3d72f0
+#   text hash     2538f845960daf94
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d20d86ec29d12836
-#   text hash     b0cbd80af59aeed7
+#   content hash  a3cf47accc562c98
+#   text hash     7fb9407daae4e4df
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d20d86ec29d12836
-#   text hash     9fcf02a4a4d0fb48
+#   content hash  a3cf47accc562c98
+#   text hash     fc8edee7ba0d6656
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

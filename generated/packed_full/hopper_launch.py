@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d20d86ec29d12836
-#   text hash     cfabd349de5bdcb4
+#   content hash  a3cf47accc562c98
+#   text hash     062298b9636a0219
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d20d86ec29d12836
-#   text hash     b1ff058173d36040
+#   content hash  a3cf47accc562c98
+#   text hash     8408527eb45abfbc
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

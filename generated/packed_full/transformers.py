@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d20d86ec29d12836
-#   text hash     bb2765a02b78e648
+#   content hash  a3cf47accc562c98
+#   text hash     d5d68d67808cf53e
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6c8322a1f6a3f73a
-#   text hash     8ea2164e88cc2ee2
+#   content hash  9f42e794b9a55f05
+#   text hash     35a1671e92a9c763
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -96,6 +96,7 @@ def _attention(
             raise ValueError(
                 f"cu_seqlens_k: expected shape {tuple(cu_seqlens_q.shape)}, got {tuple(cu_seqlens_k.shape)}"
             )
+        arguments.check_as_many_keys(cu_seqlens_q, cu_seqlens_k, "log_decay")
     Nq = q.shape[0]
     Nk = k.shape[0]
     Hq = q.shape[-2]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  9e4d2ab7ab18d7be
-#   text hash     f86e82f4bb7499e7
+#   content hash  f12266fe9d5aded5
+#   text hash     cbb6ad484b1fa1dd
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -147,10 +147,14 @@ def cuts(name, places, longest_name, longest, like, rows):
     if places.dim() != 1 or places.shape[0] == 0:
         raise ValueError(f"{name}: expected shape (sequences + 1,), got {tuple(places.shape)}")
     longest = as_int(longest_name, longest, minimum=0, maximum=2**28)
-    # on a GPU a look at values would wait for it: there kernels stay within the rows whatever the cuts
-    if places.is_cpu and type(places) is torch.Tensor and not torch.compiler.is_compiling():
+    if _at_hand(places):
         check_cuts(name, places.tolist(), longest_name, longest, rows)
     return places.contiguous(), min(longest, rows)
+
+
+def _at_hand(places):
+    """Whether values can be looked at: on a GPU that would wait for it, and kernels stay within the rows whatever the cuts."""
+    return places.is_cpu and type(places) is torch.Tensor and not torch.compiler.is_compiling()
 
 
 def check_cuts(name, places, longest_name, longest, rows):
@@ -165,6 +169,15 @@ def check_cuts(name, places, longest_name, longest, rows):
         raise ValueError(f"{name}: expected a last cut of at most the {rows} rows that there are, got {places[-1]}")
     if max(lengths, default=0) > longest:
         raise ValueError(f"{longest_name}: expected at least the longest sequence's {max(lengths)}, got {longest}")
+
+
+def check_as_many_keys(q_cuts, k_cuts, name):
+    """Sequences of no more queries than keys: a query reads an input at its place among the keys."""
+    if _at_hand(q_cuts) and _at_hand(k_cuts):
+        for b, (queries, keys) in enumerate(zip(q_cuts.diff().tolist(), k_cuts.diff().tolist())):
+            if queries > keys:
+                wanted = f"expected no more queries than keys, as {name} is read at both"
+                raise ValueError(f"cu_seqlens_q: {wanted}, got {queries} and {keys} of sequence {b}")
 
 
 def refuse_gradients(learnable, **tensors):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6c8322a1f6a3f73a
-#   text hash     6df9abc31a8134d0
+#   content hash  9f42e794b9a55f05
+#   text hash     54585958651b83c9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6c8322a1f6a3f73a
-#   text hash     a4eb16ecd8fe17cf
+#   content hash  9f42e794b9a55f05
+#   text hash     e90798d582cc31f0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

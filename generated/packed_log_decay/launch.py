@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6c8322a1f6a3f73a
-#   text hash     e49aec6e0d109c0b
+#   content hash  9f42e794b9a55f05
+#   text hash     f4765341e962f702
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6c8322a1f6a3f73a
-#   text hash     c7b1c122e3ecc7e0
+#   content hash  9f42e794b9a55f05
+#   text hash     08d7a666fb6800db
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

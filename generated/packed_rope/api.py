@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  619f5c8063ecad5c
-#   text hash     9a32ef8b57dfb2e2
+#   content hash  41da06ab469bf330
+#   text hash     97fed9fdd22f0e8b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

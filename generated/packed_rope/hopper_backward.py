@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  619f5c8063ecad5c
-#   text hash     a924d362c2469a81
+#   content hash  41da06ab469bf330
+#   text hash     8aa7ac7d3a529a5d
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  619f5c8063ecad5c
-#   text hash     eb0eb030deabc80e
+#   content hash  41da06ab469bf330
+#   text hash     0a2f0db4649cdd84
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  619f5c8063ecad5c
-#   text hash     4a2bb05911c3a496
+#   content hash  41da06ab469bf330
+#   text hash     167c84062990b256
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

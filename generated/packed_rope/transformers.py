@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  619f5c8063ecad5c
-#   text hash     31523fb60f62b6c6
+#   content hash  41da06ab469bf330
+#   text hash     f175bc116dc9e883
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

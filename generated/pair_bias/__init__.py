@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aaa7769f03fbf72c
-#   text hash     c328632ad127d96f
+#   content hash  2ff71f61ca9e0cc5
+#   text hash     1171cd0f65c53f30
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

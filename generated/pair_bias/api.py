@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aaa7769f03fbf72c
-#   text hash     4728089c9b943305
+#   content hash  2ff71f61ca9e0cc5
+#   text hash     0f0bbec87f4b1a5c
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

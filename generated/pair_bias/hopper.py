@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aaa7769f03fbf72c
-#   text hash     3871b93d2373fc50
+#   content hash  2ff71f61ca9e0cc5
+#   text hash     36a5e8cc051d98e0
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aaa7769f03fbf72c
-#   text hash     b222d9d945999c28
+#   content hash  2ff71f61ca9e0cc5
+#   text hash     3cf17552debe79cf
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

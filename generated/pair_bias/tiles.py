@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aaa7769f03fbf72c
-#   text hash     7b127d4bb613abc4
+#   content hash  2ff71f61ca9e0cc5
+#   text hash     1ca33fa54b248acb
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dd97c86cd657b9e
-#   text hash     6e2014c91fe12997
+#   content hash  4a5768aecc0e44fc
+#   text hash     2b7e4fdcea7e4e93
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dd97c86cd657b9e
-#   text hash     89aec46db60e4e28
+#   content hash  4a5768aecc0e44fc
+#   text hash     37ab6db88f96a38f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

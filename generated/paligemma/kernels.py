@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dd97c86cd657b9e
-#   text hash     ebd90dc120ad4ece
+#   content hash  4a5768aecc0e44fc
+#   text hash     5cf092d250c56fcf
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

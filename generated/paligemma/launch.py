@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dd97c86cd657b9e
-#   text hash     50f08b85d7187387
+#   content hash  4a5768aecc0e44fc
+#   text hash     8c88472a9bb18ce6
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5dd97c86cd657b9e
-#   text hash     769929c95bd1eede
+#   content hash  4a5768aecc0e44fc
+#   text hash     3eb6d38d8c74d381
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

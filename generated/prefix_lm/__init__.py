@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6757b71189a50efc
-#   text hash     5e0431e4ca237491
+#   content hash  70d08f33014e4538
+#   text hash     595246f6a25263a4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

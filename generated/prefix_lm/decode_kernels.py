@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6757b71189a50efc
-#   text hash     fc71f40883be8739
+#   content hash  70d08f33014e4538
+#   text hash     8dd599d37d69aa91
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

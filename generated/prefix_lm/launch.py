@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6757b71189a50efc
-#   text hash     eb708eafdde539b7
+#   content hash  70d08f33014e4538
+#   text hash     43a7e451b7c20ef4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6757b71189a50efc
-#   text hash     99be1b188420f283
+#   content hash  70d08f33014e4538
+#   text hash     222eaa24e79f1f06
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

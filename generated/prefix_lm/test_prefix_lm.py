@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6757b71189a50efc
-#   text hash     0e6fe08c4d53e1ea
+#   content hash  70d08f33014e4538
+#   text hash     0797c8212e553e7e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

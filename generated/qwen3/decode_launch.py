@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edefb1d8c9a3f13e
-#   text hash     f5c08c443a170367
+#   content hash  355f338a80651d95
+#   text hash     0ed88bdf7695881f
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edefb1d8c9a3f13e
-#   text hash     6c19ede6cb3ebd80
+#   content hash  355f338a80651d95
+#   text hash     be1bad6292093ef1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edefb1d8c9a3f13e
-#   text hash     12f4f8cfdc0aab61
+#   content hash  355f338a80651d95
+#   text hash     74bcc65bf2020380
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edefb1d8c9a3f13e
-#   text hash     77a7b97fa0c248e5
+#   content hash  355f338a80651d95
+#   text hash     b0f7a6502fcc9a80
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edefb1d8c9a3f13e
-#   text hash     41c8cf4923633198
+#   content hash  355f338a80651d95
+#   text hash     e02f1236d05aeb88
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  845ebed997ec4bc7
-#   text hash     bb1de3a1eda6e7ef
+#   content hash  7640a6b0b828b32f
+#   text hash     d6d30ae69b3957fc
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  845ebed997ec4bc7
-#   text hash     0d1344e5a413f981
+#   content hash  7640a6b0b828b32f
+#   text hash     2d29006f0b855034
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

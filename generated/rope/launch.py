@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  845ebed997ec4bc7
-#   text hash     599e9059b6ae1e3d
+#   content hash  7640a6b0b828b32f
+#   text hash     4decd3d2fed16d0c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  845ebed997ec4bc7
-#   text hash     0d8d2c6bb444828c
+#   content hash  7640a6b0b828b32f
+#   text hash     215e5acea4eae46a
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  845ebed997ec4bc7
-#   text hash     36dffe70ec9d3871
+#   content hash  7640a6b0b828b32f
+#   text hash     e3b7a025a7c76ea1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

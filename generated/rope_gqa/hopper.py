@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  da2e5f13406fe4be
-#   text hash     9110d8a49c11e588
+#   content hash  0248187935c6c766
+#   text hash     ac7e3fa3c8e60ff1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  da2e5f13406fe4be
-#   text hash     cbb85714b278d39d
+#   content hash  0248187935c6c766
+#   text hash     27f9d6100ab9c6f5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

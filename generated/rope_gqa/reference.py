@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  da2e5f13406fe4be
-#   text hash     02caece99730d9e7
+#   content hash  0248187935c6c766
+#   text hash     47a2e97fcbce2b5f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

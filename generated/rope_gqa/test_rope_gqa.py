@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  da2e5f13406fe4be
-#   text hash     f4571dab0de76686
+#   content hash  0248187935c6c766
+#   text hash     59727a94f3bd1a7a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  da2e5f13406fe4be
-#   text hash     7d73c1e01b7c6361
+#   content hash  0248187935c6c766
+#   text hash     eace1cba27042a32
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f2bb60ccfb540837
-#   text hash     89dce6e8ef92233c
+#   content hash  43c8700aa0872dbe
+#   text hash     8ad89ad890203d41
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

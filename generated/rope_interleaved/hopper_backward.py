@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f2bb60ccfb540837
-#   text hash     c2271e70bff0910d
+#   content hash  43c8700aa0872dbe
+#   text hash     ecb552c760c4eb0f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

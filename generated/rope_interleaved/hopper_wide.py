@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f2bb60ccfb540837
-#   text hash     ccfeb09c39195d75
+#   content hash  43c8700aa0872dbe
+#   text hash     c229eec3cc5042b3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f2bb60ccfb540837
-#   text hash     9001acc77f592eeb
+#   content hash  43c8700aa0872dbe
+#   text hash     be67325ca020433c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

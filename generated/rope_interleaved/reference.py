@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f2bb60ccfb540837
-#   text hash     a71211798a6b9a8b
+#   content hash  43c8700aa0872dbe
+#   text hash     b80073e73cf90d15
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa3a3dbaf8ddfca4
-#   text hash     61034ee8ba12fbff
+#   content hash  a6934d833f6cbcc0
+#   text hash     2ee65154132b7d9c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

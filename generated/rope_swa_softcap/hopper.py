@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa3a3dbaf8ddfca4
-#   text hash     8db3b5c4d35b0088
+#   content hash  a6934d833f6cbcc0
+#   text hash     a28377b43da0dc63
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa3a3dbaf8ddfca4
-#   text hash     3cab98176318e0fa
+#   content hash  a6934d833f6cbcc0
+#   text hash     fd7c6ad22a8c39bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

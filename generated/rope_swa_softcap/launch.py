@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa3a3dbaf8ddfca4
-#   text hash     e7474edeff04fd8a
+#   content hash  a6934d833f6cbcc0
+#   text hash     7f6912c194843abe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

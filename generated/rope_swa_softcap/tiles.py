@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa3a3dbaf8ddfca4
-#   text hash     6d7ed01dfc8cd976
+#   content hash  a6934d833f6cbcc0
+#   text hash     fe897db72ec4fd66
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5eb3934e9dd4b2b
-#   text hash     ddb6dbda9f943748
+#   content hash  00655d220ffeb8d4
+#   text hash     a773bc9b68c88b1c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5eb3934e9dd4b2b
-#   text hash     7cf0b0e6abaa8790
+#   content hash  00655d220ffeb8d4
+#   text hash     67647beafed49407
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5eb3934e9dd4b2b
-#   text hash     0a89926cc706009f
+#   content hash  00655d220ffeb8d4
+#   text hash     d6358acfd9aa6cd4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5eb3934e9dd4b2b
-#   text hash     a4ca94fe27cd2851
+#   content hash  00655d220ffeb8d4
+#   text hash     632d6d38460ec9ec
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

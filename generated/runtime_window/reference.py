@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5eb3934e9dd4b2b
-#   text hash     73f342236892abda
+#   content hash  00655d220ffeb8d4
+#   text hash     dddaf125580d39ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e01b2f8f34167eda
-#   text hash     b3561bc2c461ab46
+#   content hash  da85650bb513db13
+#   text hash     91ef2ef796952a29
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e01b2f8f34167eda
-#   text hash     cb29e60bcc4c1cee
+#   content hash  da85650bb513db13
+#   text hash     0f8e7cb74420a18c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e01b2f8f34167eda
-#   text hash     42b10d2d1ad84a4d
+#   content hash  da85650bb513db13
+#   text hash     cbf20eb720bbe758
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

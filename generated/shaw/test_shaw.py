@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e01b2f8f34167eda
-#   text hash     b7a7b89b9307eef3
+#   content hash  da85650bb513db13
+#   text hash     6a7e1fde030fa064
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e01b2f8f34167eda
-#   text hash     e21e9d7d6d846e0d
+#   content hash  da85650bb513db13
+#   text hash     4caa2dee076ced7f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23ba9b4d4dcebecc
-#   text hash     401604921fc3c000
+#   content hash  5c00668bd688c826
+#   text hash     9caeb7248894e8d2
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23ba9b4d4dcebecc
-#   text hash     dff50e414992c656
+#   content hash  5c00668bd688c826
+#   text hash     35231ceb16a8fd4e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23ba9b4d4dcebecc
-#   text hash     2ddf7b1b9ac368de
+#   content hash  5c00668bd688c826
+#   text hash     7b4b48342440b72a
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

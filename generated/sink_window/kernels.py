@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23ba9b4d4dcebecc
-#   text hash     559fea28d73d3756
+#   content hash  5c00668bd688c826
+#   text hash     04f48ad809c85db1
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23ba9b4d4dcebecc
-#   text hash     19e10fdca937d86a
+#   content hash  5c00668bd688c826
+#   text hash     5ec7a80a32dbe7f2
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

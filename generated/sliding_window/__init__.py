@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5eb65ee152ef28f9
-#   text hash     97991915b2239b00
+#   content hash  6d1d7b333121192b
+#   text hash     86f47d235dcdee97
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

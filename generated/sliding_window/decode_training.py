@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5eb65ee152ef28f9
-#   text hash     5b1a2c0d86da35ba
+#   content hash  6d1d7b333121192b
+#   text hash     5a11428a73acc741
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

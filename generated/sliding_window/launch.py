@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5eb65ee152ef28f9
-#   text hash     77c7573c0fc46fd9
+#   content hash  6d1d7b333121192b
+#   text hash     52b1c4d62f88e102
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5eb65ee152ef28f9
-#   text hash     0df9f5c2d1b8deea
+#   content hash  6d1d7b333121192b
+#   text hash     70eafa8769f56dcb
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5eb65ee152ef28f9
-#   text hash     edf6426dd21432f4
+#   content hash  6d1d7b333121192b
+#   text hash     a3861130def8f70c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c35d4552bb7bfb98
-#   text hash     167b837036406cb1
+#   content hash  f943ef73589cb825
+#   text hash     41185f02d074cdae
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c35d4552bb7bfb98
-#   text hash     d9a286957087b4fe
+#   content hash  f943ef73589cb825
+#   text hash     14b19c3fed7e5311
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

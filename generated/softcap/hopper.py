@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c35d4552bb7bfb98
-#   text hash     2ba2d07158f7f79a
+#   content hash  f943ef73589cb825
+#   text hash     a414255fd38d9dbb
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

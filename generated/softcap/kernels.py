@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c35d4552bb7bfb98
-#   text hash     44d35b83ecf8d483
+#   content hash  f943ef73589cb825
+#   text hash     a8792cf3316bd251
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c35d4552bb7bfb98
-#   text hash     ec169ef19d3bb9f4
+#   content hash  f943ef73589cb825
+#   text hash     95d4cae61cd85117
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b785315748fb6e6
-#   text hash     bcc14c02e7272444
+#   content hash  950132ba1cd8daa2
+#   text hash     77395eca0f996c1e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

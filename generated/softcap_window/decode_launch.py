@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b785315748fb6e6
-#   text hash     847ca6873cbe30b8
+#   content hash  950132ba1cd8daa2
+#   text hash     6e274cfa4fec05a7
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

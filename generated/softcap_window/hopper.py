@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b785315748fb6e6
-#   text hash     f9e183cdc2f8ed67
+#   content hash  950132ba1cd8daa2
+#   text hash     a6238b44bfdd8775
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b785315748fb6e6
-#   text hash     48526bbaab606daf
+#   content hash  950132ba1cd8daa2
+#   text hash     da2ac439b8f2c6eb
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b785315748fb6e6
-#   text hash     cd6181e9ff520aab
+#   content hash  950132ba1cd8daa2
+#   text hash     45bd5c9f2a74c619
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

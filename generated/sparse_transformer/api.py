@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1f072f9486a90b65
-#   text hash     a576e13e1a40fee4
+#   content hash  32e3675cab07b2eb
+#   text hash     f9f78a58f9180406
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1f072f9486a90b65
-#   text hash     21246a26dc1c9abb
+#   content hash  32e3675cab07b2eb
+#   text hash     ca72356f1906f836
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1f072f9486a90b65
-#   text hash     d12f8ef68e8b5ffd
+#   content hash  32e3675cab07b2eb
+#   text hash     7558c474c56885af
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

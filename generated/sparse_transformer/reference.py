@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1f072f9486a90b65
-#   text hash     a6c97139db83c89f
+#   content hash  32e3675cab07b2eb
+#   text hash     35a2cbb8c8655f1a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1f072f9486a90b65
-#   text hash     12b873e655eb8bb8
+#   content hash  32e3675cab07b2eb
+#   text hash     0f6ebf120dd23e98
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

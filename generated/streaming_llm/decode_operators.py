@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82475df378c39041
-#   text hash     75f2347490678ed4
+#   content hash  bd3ecc38ee8b8acc
+#   text hash     b0648085054232e9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82475df378c39041
-#   text hash     70f14b31440f5307
+#   content hash  bd3ecc38ee8b8acc
+#   text hash     bf7a2b9c1d41609b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82475df378c39041
-#   text hash     24f5ac1677998e80
+#   content hash  bd3ecc38ee8b8acc
+#   text hash     0f8e376e2be62413
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

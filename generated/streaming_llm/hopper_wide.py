@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82475df378c39041
-#   text hash     3afa55b37c5e4e29
+#   content hash  bd3ecc38ee8b8acc
+#   text hash     939e4a837bca6dca
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82475df378c39041
-#   text hash     b520cfd47fd76b35
+#   content hash  bd3ecc38ee8b8acc
+#   text hash     624921b5994abc53
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  270a4cb7a480eca0
-#   text hash     79363a6a9e5ceb24
+#   content hash  d9980fe9b5a91411
+#   text hash     7dd7e6da68f5c181
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  270a4cb7a480eca0
-#   text hash     b33cdf48c33f989f
+#   content hash  d9980fe9b5a91411
+#   text hash     1a2948c7943c15d3
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  270a4cb7a480eca0
-#   text hash     3a188cff7ef25f66
+#   content hash  d9980fe9b5a91411
+#   text hash     77f8bbecfbe72bc2
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

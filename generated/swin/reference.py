@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  270a4cb7a480eca0
-#   text hash     e321b85048134920
+#   content hash  d9980fe9b5a91411
+#   text hash     5477fdd487c9ac1b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  270a4cb7a480eca0
-#   text hash     2fa7daff8ffd3625
+#   content hash  d9980fe9b5a91411
+#   text hash     a55c3b72a57ca2c4
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

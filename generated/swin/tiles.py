@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  270a4cb7a480eca0
-#   text hash     5644d2c5bbc97703
+#   content hash  d9980fe9b5a91411
+#   text hash     fdc17ef00455f2c8
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  86ea254b5bb1bab9
-#   text hash     eb24f66d53ac0ede
+#   content hash  32f5415b15c9ca5a
+#   text hash     9123eaf1bb130d53
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

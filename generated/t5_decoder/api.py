@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  86ea254b5bb1bab9
-#   text hash     319462ce9bafe10e
+#   content hash  32f5415b15c9ca5a
+#   text hash     9ba29a67316633e2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  86ea254b5bb1bab9
-#   text hash     3c7795c35248a4bd
+#   content hash  32f5415b15c9ca5a
+#   text hash     971d877ee59599f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  86ea254b5bb1bab9
-#   text hash     f274156dc154e20b
+#   content hash  32f5415b15c9ca5a
+#   text hash     b9af47e9ff499aaf
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  86ea254b5bb1bab9
-#   text hash     6b569019ed707c83
+#   content hash  32f5415b15c9ca5a
+#   text hash     ef605163a84e6154
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

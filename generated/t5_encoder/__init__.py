@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fec1c80c088ec944
-#   text hash     a61920f484c74b01
+#   content hash  c5a96992ab458846
+#   text hash     86631725d5d7e77a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fec1c80c088ec944
-#   text hash     d37decc0b48c288b
+#   content hash  c5a96992ab458846
+#   text hash     2f4429dc5478e13e
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fec1c80c088ec944
-#   text hash     2aa8d574a5aad797
+#   content hash  c5a96992ab458846
+#   text hash     a5a03901c9c4ded6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d1be38025beb7e9e
-#   text hash     cb211aa7bf35a2a4
+#   content hash  ce8e0741780b5a64
+#   text hash     82f38424fff480b1
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d1be38025beb7e9e
-#   text hash     161dbfbd42ab9d35
+#   content hash  ce8e0741780b5a64
+#   text hash     dc3d708d7ddb12a3
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

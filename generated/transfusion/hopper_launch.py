@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d1be38025beb7e9e
-#   text hash     ccd8b1b182d73caa
+#   content hash  ce8e0741780b5a64
+#   text hash     541488a10e979852
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

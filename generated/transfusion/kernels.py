@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d1be38025beb7e9e
-#   text hash     26087ea9de0060a0
+#   content hash  ce8e0741780b5a64
+#   text hash     a5cd115ffa6c9449
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

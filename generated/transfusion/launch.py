@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d1be38025beb7e9e
-#   text hash     9ca22dccc82d8ffb
+#   content hash  ce8e0741780b5a64
+#   text hash     11a9233b1c5e9320
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

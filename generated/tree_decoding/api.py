@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38518b609288fa55
-#   text hash     33edbdd5044de6d2
+#   content hash  85706f5b235cfe6f
+#   text hash     f47fdbf4332cd218
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

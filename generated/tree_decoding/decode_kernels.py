@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38518b609288fa55
-#   text hash     cde1b2d5e440a880
+#   content hash  85706f5b235cfe6f
+#   text hash     99cc0190b4b9e45d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

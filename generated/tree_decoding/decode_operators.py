@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38518b609288fa55
-#   text hash     57c2a46e7a6bcaf3
+#   content hash  85706f5b235cfe6f
+#   text hash     805ea2cb05869205
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

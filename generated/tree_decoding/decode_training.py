@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38518b609288fa55
-#   text hash     98045aced8678c68
+#   content hash  85706f5b235cfe6f
+#   text hash     d22ba21b3b1e40fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38518b609288fa55
-#   text hash     91903dc5421276cb
+#   content hash  85706f5b235cfe6f
+#   text hash     b40d29842b197929
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

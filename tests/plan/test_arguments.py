@@ -30,6 +30,7 @@ SPECS = {
     "inputs:\n  plain: {axes: [head]}\n  steps: {axes: [batch, token]}\n  flat: {axes: [head]}",
     "dropout": "dropout: true",
     "packed": "layout: packed\nmask: [causal]",
+    "packed_tokens": "layout: packed\nmask: [causal]\nscore: [log_decay]",
     "packed_rope": "layout: packed\nrope: {layout: half}\nmask: [causal]",
 }
 
@@ -268,3 +269,15 @@ def test_the_interpreter_is_asked_for_as_triton_reads_it(
         return
     with pytest.raises(ValueError, match="q: expected a GPU tensor, got one on the CPU; set TRITON_INTERPRET=1"):
         package("window").attention(**operands(), window=3)
+
+
+def test_sequences_have_as_many_keys_as_queries_where_both_read_an_input(package: Callable[[str], ModuleType]) -> None:
+    """Whatever all of them have together."""
+    given = {**operands(packed=True), "log_decay": torch.zeros(12, 2, device=DEVICE)}
+    cuts = [torch.tensor(x, dtype=torch.int32) for x in ([0, 5, 9], [0, 4, 12])]
+    more = {"cu_seqlens_q": cuts[0], "cu_seqlens_k": cuts[1], "max_seqlen_q": 8, "max_seqlen_k": 8}
+    told = "cu_seqlens_q: expected no more queries than keys, as log_decay is read at both, got 5 and 4 of sequence 0"
+    if not GPU:
+        with pytest.raises(ValueError, match=told):
+            package("packed_tokens").attention(**given, **more)
+        assert package("packed").attention(**operands(packed=True), **more).isfinite().all()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8b0914924abde1c
-#   text hash     eb9cfb0a13280034
+#   content hash  66e794b8b32111a2
+#   text hash     590dbf42da6515e9
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

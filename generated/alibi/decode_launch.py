@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8b0914924abde1c
-#   text hash     f8ce52309ffddaa2
+#   content hash  66e794b8b32111a2
+#   text hash     b442c88936590986
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8b0914924abde1c
-#   text hash     c0e11a00e41e9073
+#   content hash  66e794b8b32111a2
+#   text hash     33fbb43e066974e3
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

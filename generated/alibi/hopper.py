@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8b0914924abde1c
-#   text hash     772146d090a80945
+#   content hash  66e794b8b32111a2
+#   text hash     0938f6da4658dbf9
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

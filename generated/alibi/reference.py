@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8b0914924abde1c
-#   text hash     9ba49442d50c12e1
+#   content hash  66e794b8b32111a2
+#   text hash     2a12bfa3bb1c90be
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc7029e3dce7d2d2
-#   text hash     d4fa753e9bd37ced
+#   content hash  c57e0268ce673712
+#   text hash     d2b7f6ed256e5d3b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc7029e3dce7d2d2
-#   text hash     835004ba05340f5c
+#   content hash  c57e0268ce673712
+#   text hash     595ea306394c542c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc7029e3dce7d2d2
-#   text hash     de02d53cf9855790
+#   content hash  c57e0268ce673712
+#   text hash     965eec112faf4c00
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc7029e3dce7d2d2
-#   text hash     5ac601eabc135835
+#   content hash  c57e0268ce673712
+#   text hash     760e32ba4eeefab2
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc7029e3dce7d2d2
-#   text hash     4962e4365671affa
+#   content hash  c57e0268ce673712
+#   text hash     b8c3426eb990c936
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

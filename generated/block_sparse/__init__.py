@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ab956fa1ee8a5ba2
-#   text hash     01cbb25d3bac25d1
+#   content hash  833d98b063a5ca10
+#   text hash     626641104fa1473c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

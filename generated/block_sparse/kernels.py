@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ab956fa1ee8a5ba2
-#   text hash     ba9cc65853124fb2
+#   content hash  833d98b063a5ca10
+#   text hash     f2b25557b816cbb9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

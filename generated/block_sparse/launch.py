@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ab956fa1ee8a5ba2
-#   text hash     d4ad44bc9bb6301b
+#   content hash  833d98b063a5ca10
+#   text hash     05d5ab05c42320dc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ab956fa1ee8a5ba2
-#   text hash     affe891118af00e5
+#   content hash  833d98b063a5ca10
+#   text hash     de994db1b6c20123
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ab956fa1ee8a5ba2
-#   text hash     44e63178c94b8ebd
+#   content hash  833d98b063a5ca10
+#   text hash     d6d820c1facb5a1e
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

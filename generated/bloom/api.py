@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  358426d46413da2c
-#   text hash     44154984269d3152
+#   content hash  82e06b78b9270ac8
+#   text hash     6e7f2cad7bb35510
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  358426d46413da2c
-#   text hash     9a1c140e6ca59787
+#   content hash  82e06b78b9270ac8
+#   text hash     2247be540ba3cb6e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

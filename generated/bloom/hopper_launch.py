@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  358426d46413da2c
-#   text hash     c80d64d82ca4b113
+#   content hash  82e06b78b9270ac8
+#   text hash     a8163e8dc63da519
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

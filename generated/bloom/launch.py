@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  358426d46413da2c
-#   text hash     24b0c032b52aa786
+#   content hash  82e06b78b9270ac8
+#   text hash     4419279402716cf7
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

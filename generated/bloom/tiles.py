@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  358426d46413da2c
-#   text hash     3e9bf14bb1534420
+#   content hash  82e06b78b9270ac8
+#   text hash     df27f505581982fb
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

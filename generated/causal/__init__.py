@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  15dde12684808c0d
-#   text hash     0074b11bbd0d4830
+#   content hash  4b27dd602beb1f83
+#   text hash     dbf81c7b366e2cea
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

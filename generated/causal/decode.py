@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  15dde12684808c0d
-#   text hash     434be4eb90195f1b
+#   content hash  4b27dd602beb1f83
+#   text hash     18837d38b40f6b0b
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  15dde12684808c0d
-#   text hash     06e04ac2fe5a78c3
+#   content hash  4b27dd602beb1f83
+#   text hash     6799650562e92589
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

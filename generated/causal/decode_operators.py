@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  15dde12684808c0d
-#   text hash     2e60bfff8feedb7a
+#   content hash  4b27dd602beb1f83
+#   text hash     131cbe8a5bb998b9
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  15dde12684808c0d
-#   text hash     c8b4793f89aee1eb
+#   content hash  4b27dd602beb1f83
+#   text hash     691a6e9048b95f09
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  15dde12684808c0d
-#   text hash     215395b7d5547bd2
+#   content hash  4b27dd602beb1f83
+#   text hash     04e387d3cf8b4300
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

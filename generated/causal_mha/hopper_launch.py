@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19a2e37d6acd91de
-#   text hash     219a4819503682a5
+#   content hash  eb2cfa8ae9c2ff48
+#   text hash     0b852afe42139b6f
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

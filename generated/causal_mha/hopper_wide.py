@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19a2e37d6acd91de
-#   text hash     dd4284e0b4f59135
+#   content hash  eb2cfa8ae9c2ff48
+#   text hash     c0b00df4f3e46864
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19a2e37d6acd91de
-#   text hash     8661b71b7f7a9b21
+#   content hash  eb2cfa8ae9c2ff48
+#   text hash     a07093ca73f22dc4
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

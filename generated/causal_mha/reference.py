@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19a2e37d6acd91de
-#   text hash     63f1811a1aa956f6
+#   content hash  eb2cfa8ae9c2ff48
+#   text hash     84ecadcba25ac771
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

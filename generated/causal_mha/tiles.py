@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  19a2e37d6acd91de
-#   text hash     5ff41d45171b1b50
+#   content hash  eb2cfa8ae9c2ff48
+#   text hash     ba0fc3e859c57e36
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

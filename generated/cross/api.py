@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a7494795a0eb29a
-#   text hash     47768e059eb79a8f
+#   content hash  55602e3e44f38523
+#   text hash     15e2815629008e6c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

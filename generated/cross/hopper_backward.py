@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a7494795a0eb29a
-#   text hash     e2be60f3e8c56afb
+#   content hash  55602e3e44f38523
+#   text hash     7e25da3cf917f893
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a7494795a0eb29a
-#   text hash     05892c7ab02d1adb
+#   content hash  55602e3e44f38523
+#   text hash     9dd64b7553b6eb99
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

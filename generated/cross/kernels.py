@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a7494795a0eb29a
-#   text hash     3e53b573a56026e8
+#   content hash  55602e3e44f38523
+#   text hash     dbe881d0b1984154
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

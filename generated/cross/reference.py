@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a7494795a0eb29a
-#   text hash     8a71c3609cb8b684
+#   content hash  55602e3e44f38523
+#   text hash     2f42de59260150f5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

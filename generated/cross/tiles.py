@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0a7494795a0eb29a
-#   text hash     a32e70f5ece5c7c7
+#   content hash  55602e3e44f38523
+#   text hash     d0f4d12f1d877f27
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

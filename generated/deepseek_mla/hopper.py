@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3def56dbae439cd7
-#   text hash     d1bf8e9737b87e9c
+#   content hash  0c7d4d46b0b16dae
+#   text hash     12c096b785e8334a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3def56dbae439cd7
-#   text hash     04e8ad5be1b1cfcb
+#   content hash  0c7d4d46b0b16dae
+#   text hash     d7904ef2c571ae4a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

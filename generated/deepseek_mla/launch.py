@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3def56dbae439cd7
-#   text hash     b9cef7e90046f0e6
+#   content hash  0c7d4d46b0b16dae
+#   text hash     9c35bd8e1263ec1e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

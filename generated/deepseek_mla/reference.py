@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3def56dbae439cd7
-#   text hash     21fd9e0956947408
+#   content hash  0c7d4d46b0b16dae
+#   text hash     a79d8dbac427e015
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

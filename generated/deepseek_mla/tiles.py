@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3def56dbae439cd7
-#   text hash     56abc5ee53da0e8a
+#   content hash  0c7d4d46b0b16dae
+#   text hash     b91bdfc5f1b810cf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

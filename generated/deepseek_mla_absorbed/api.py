@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26e20c718ad90ab9
-#   text hash     e7f38445ff98653a
+#   content hash  00a2f8fd47ff3a51
+#   text hash     21efacaf5a4c9fd1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26e20c718ad90ab9
-#   text hash     ca39c563b20fe66f
+#   content hash  00a2f8fd47ff3a51
+#   text hash     b63a7224fa5a9700
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

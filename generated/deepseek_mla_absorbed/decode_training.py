@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26e20c718ad90ab9
-#   text hash     5564a8975dab2e21
+#   content hash  00a2f8fd47ff3a51
+#   text hash     4ada8bdedcffb11e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26e20c718ad90ab9
-#   text hash     8f88163f4e6c5ec9
+#   content hash  00a2f8fd47ff3a51
+#   text hash     238022963b8b3e6f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

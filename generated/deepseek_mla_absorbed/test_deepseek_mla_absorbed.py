@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  26e20c718ad90ab9
-#   text hash     a65d7de30a176f52
+#   content hash  00a2f8fd47ff3a51
+#   text hash     8102cfe5f94df54a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

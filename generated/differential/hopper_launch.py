@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1a3c0c068b1316fd
-#   text hash     5ecd41c6bbe5862f
+#   content hash  efa620121ede8990
+#   text hash     6587646094cfd90b
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1a3c0c068b1316fd
-#   text hash     35084b5bbc5b4bbd
+#   content hash  efa620121ede8990
+#   text hash     4ed8532aacf3aad6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1a3c0c068b1316fd
-#   text hash     8ba88df74075d1ef
+#   content hash  efa620121ede8990
+#   text hash     c02d6522cafe9bb8
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

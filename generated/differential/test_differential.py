@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1a3c0c068b1316fd
-#   text hash     f01c43c6f938dd6c
+#   content hash  efa620121ede8990
+#   text hash     6dd8046619a27f21
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

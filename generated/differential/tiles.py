@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1a3c0c068b1316fd
-#   text hash     c6709c24c789b406
+#   content hash  efa620121ede8990
+#   text hash     ba4ad91543927162
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

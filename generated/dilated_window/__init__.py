@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be5beacc426e3bdc
-#   text hash     19de307cec2c4b30
+#   content hash  fc48dcd88382a806
+#   text hash     ed4d4ccc5ee0fa70
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be5beacc426e3bdc
-#   text hash     68dbaa317cdc11c2
+#   content hash  fc48dcd88382a806
+#   text hash     8a6306ae21b1c671
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

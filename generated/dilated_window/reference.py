@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be5beacc426e3bdc
-#   text hash     d19090f478b6d779
+#   content hash  fc48dcd88382a806
+#   text hash     9472e5909fee1c0c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

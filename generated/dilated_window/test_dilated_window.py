@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be5beacc426e3bdc
-#   text hash     371b2a192c79ec17
+#   content hash  fc48dcd88382a806
+#   text hash     3ffce4fcae2cea91
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

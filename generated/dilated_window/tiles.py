@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be5beacc426e3bdc
-#   text hash     f1709174ad1eafcd
+#   content hash  fc48dcd88382a806
+#   text hash     9758d73ed283097a
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ad7d1a6bba041b89
-#   text hash     7c2b196515c18d2b
+#   content hash  94b02b1cd83bc6c5
+#   text hash     b337bec04335778b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ad7d1a6bba041b89
-#   text hash     a105f63a81d34790
+#   content hash  94b02b1cd83bc6c5
+#   text hash     c036531202340285
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

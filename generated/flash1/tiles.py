@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ad7d1a6bba041b89
-#   text hash     7abd11de76f5aec8
+#   content hash  94b02b1cd83bc6c5
+#   text hash     c35e783d30d31959
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

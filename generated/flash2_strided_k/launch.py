@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0fda02f6f5e3ea30
-#   text hash     e20b64c3e2d97d51
+#   content hash  00a9d4704a9adc02
+#   text hash     dbc742483fc94cac
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0fda02f6f5e3ea30
-#   text hash     5f5910d2cecbddbd
+#   content hash  00a9d4704a9adc02
+#   text hash     46eadf7862c3063c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0fda02f6f5e3ea30
-#   text hash     03b4230f57e24833
+#   content hash  00a9d4704a9adc02
+#   text hash     06f3e0b0f43648a5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

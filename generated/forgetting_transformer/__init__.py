@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  078bb6ffbbfc45fc
-#   text hash     e3695f7282cdb3b5
+#   content hash  02a6889ebdce8297
+#   text hash     bcf6faf70405addc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  078bb6ffbbfc45fc
-#   text hash     43a0e22452be66fa
+#   content hash  02a6889ebdce8297
+#   text hash     ec25d12cde52f50a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  078bb6ffbbfc45fc
-#   text hash     96bf88cbc576ecb4
+#   content hash  02a6889ebdce8297
+#   text hash     f8f8b1990e6bfe7c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

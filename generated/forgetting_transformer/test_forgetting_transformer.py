@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  078bb6ffbbfc45fc
-#   text hash     696763fea4e34bd4
+#   content hash  02a6889ebdce8297
+#   text hash     85937587bdc20c66
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

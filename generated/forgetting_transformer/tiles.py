@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  078bb6ffbbfc45fc
-#   text hash     f0c6345bedc4b3c5
+#   content hash  02a6889ebdce8297
+#   text hash     caf57990d0e2a26c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

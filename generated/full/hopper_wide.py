@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  535c13758767b048
-#   text hash     f37dbb9cb1d91e65
+#   content hash  7fa1ebbf0fe3b0e4
+#   text hash     03667486fa2892ce
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

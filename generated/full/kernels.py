@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  535c13758767b048
-#   text hash     b16ac1fd561747c9
+#   content hash  7fa1ebbf0fe3b0e4
+#   text hash     f40a39f7947cb103
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  535c13758767b048
-#   text hash     232bca3e069ab7ef
+#   content hash  7fa1ebbf0fe3b0e4
+#   text hash     6968dafe1caac2a2
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

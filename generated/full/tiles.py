@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  535c13758767b048
-#   text hash     4b723cfb91e302ba
+#   content hash  7fa1ebbf0fe3b0e4
+#   text hash     1c2e51e1e4b7d46c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

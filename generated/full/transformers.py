@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  535c13758767b048
-#   text hash     0fcc5eeca4c2fd97
+#   content hash  7fa1ebbf0fe3b0e4
+#   text hash     95daba6dbd5ec72b
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

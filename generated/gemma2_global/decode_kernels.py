@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  605c493107653206
-#   text hash     32a3ae0787c6ce02
+#   content hash  d93c916a02d74fb0
+#   text hash     234828a4db0f58d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  605c493107653206
-#   text hash     badcbb62cec659e0
+#   content hash  d93c916a02d74fb0
+#   text hash     df521b86a852ef86
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  605c493107653206
-#   text hash     9263349e46ae6388
+#   content hash  d93c916a02d74fb0
+#   text hash     d52f64f0057fbb22
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

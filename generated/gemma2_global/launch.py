@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  605c493107653206
-#   text hash     42012e7fb1a3c611
+#   content hash  d93c916a02d74fb0
+#   text hash     ffa99412a68fae70
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

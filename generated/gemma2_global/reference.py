@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  605c493107653206
-#   text hash     33d99a01c6048617
+#   content hash  d93c916a02d74fb0
+#   text hash     54ea0940439ded7b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab121a30000cca75
-#   text hash     bf7d15045473b9c6
+#   content hash  8066c2c7ed5ffcd0
+#   text hash     26a37e3a0a6f1083
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab121a30000cca75
-#   text hash     8e7caf8669414981
+#   content hash  8066c2c7ed5ffcd0
+#   text hash     77d0efd89109e24c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab121a30000cca75
-#   text hash     39b87c17574ca08e
+#   content hash  8066c2c7ed5ffcd0
+#   text hash     c771bc5cc2439a84
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

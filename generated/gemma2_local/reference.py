@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab121a30000cca75
-#   text hash     311ea837ef4890a0
+#   content hash  8066c2c7ed5ffcd0
+#   text hash     afe862683c35c0e7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab121a30000cca75
-#   text hash     392d2811385585ad
+#   content hash  8066c2c7ed5ffcd0
+#   text hash     da5109c7fe58cbc3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

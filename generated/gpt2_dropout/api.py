@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c36c7471849ac23e
-#   text hash     f914229c046bf509
+#   content hash  e35cfc6b8e4c190a
+#   text hash     a7ac19aafac58583
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c36c7471849ac23e
-#   text hash     8581ae3afa13d02e
+#   content hash  e35cfc6b8e4c190a
+#   text hash     002a521feb98b9de
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

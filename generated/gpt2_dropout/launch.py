@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c36c7471849ac23e
-#   text hash     53afe21d9bc710c0
+#   content hash  e35cfc6b8e4c190a
+#   text hash     0e146a832f04080c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c36c7471849ac23e
-#   text hash     fdb131ca704a0341
+#   content hash  e35cfc6b8e4c190a
+#   text hash     267e4a4a0abfb5f5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

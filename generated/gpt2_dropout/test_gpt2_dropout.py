@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c36c7471849ac23e
-#   text hash     f188209a81f4a63b
+#   content hash  e35cfc6b8e4c190a
+#   text hash     8fdf2be1f96bc28f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

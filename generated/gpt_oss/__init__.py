@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee7e88565ed53b36
-#   text hash     97c5600d28bbd9a2
+#   content hash  d969657d7b856263
+#   text hash     0d59cd1ded12dbdf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

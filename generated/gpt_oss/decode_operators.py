@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee7e88565ed53b36
-#   text hash     340376d7c3e334d0
+#   content hash  d969657d7b856263
+#   text hash     a1037ccbc8177602
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

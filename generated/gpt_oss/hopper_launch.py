@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee7e88565ed53b36
-#   text hash     cf8d412e4774b672
+#   content hash  d969657d7b856263
+#   text hash     ef717df4ab9d123c
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

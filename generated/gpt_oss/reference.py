@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee7e88565ed53b36
-#   text hash     e436bfa68fe25aa1
+#   content hash  d969657d7b856263
+#   text hash     4e938fe27223aab7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee7e88565ed53b36
-#   text hash     1a4f4e588d5b16f0
+#   content hash  d969657d7b856263
+#   text hash     67e83ab5d1704a14
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36cd6fe553b00b6c
-#   text hash     485f096d1b939881
+#   content hash  bc521cf158cda8fb
+#   text hash     bb9c6432af1c9f5e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

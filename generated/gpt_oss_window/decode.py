@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36cd6fe553b00b6c
-#   text hash     19f7b32e87df9f6a
+#   content hash  bc521cf158cda8fb
+#   text hash     9f85fe9c57f77b4b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

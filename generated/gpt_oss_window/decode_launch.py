@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36cd6fe553b00b6c
-#   text hash     edab4f6006697396
+#   content hash  bc521cf158cda8fb
+#   text hash     cd031595460e12b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36cd6fe553b00b6c
-#   text hash     3e8ba0c3e8e83c16
+#   content hash  bc521cf158cda8fb
+#   text hash     757a86c140ab093f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36cd6fe553b00b6c
-#   text hash     2441b5aaa20bee34
+#   content hash  bc521cf158cda8fb
+#   text hash     1ebd2007ca034b46
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

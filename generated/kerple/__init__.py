@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c424bc68b127fbb
-#   text hash     7444cb3ed3d09f82
+#   content hash  61b274e3abf70530
+#   text hash     36af7665c6079af9
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c424bc68b127fbb
-#   text hash     2f8acc3c82ea7a4e
+#   content hash  61b274e3abf70530
+#   text hash     14fd198f9f5a3b55
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

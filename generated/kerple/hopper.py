@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c424bc68b127fbb
-#   text hash     9c5c47a1a5af8862
+#   content hash  61b274e3abf70530
+#   text hash     7b8cf4f9cf625c6d
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

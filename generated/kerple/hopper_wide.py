@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c424bc68b127fbb
-#   text hash     da1de697e06f6b68
+#   content hash  61b274e3abf70530
+#   text hash     fedded6b3afa784c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c424bc68b127fbb
-#   text hash     b47865e6c8cacb33
+#   content hash  61b274e3abf70530
+#   text hash     0f68480e8a81fd27
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

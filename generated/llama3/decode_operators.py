@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a06f42773ed1cdb
-#   text hash     f889e3d5a20b8f33
+#   content hash  93ee2f9ed256a1f0
+#   text hash     1db226a3f583430a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

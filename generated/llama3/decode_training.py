@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a06f42773ed1cdb
-#   text hash     734578151d81b6f9
+#   content hash  93ee2f9ed256a1f0
+#   text hash     0eaca893e05f2502
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

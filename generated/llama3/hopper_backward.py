@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a06f42773ed1cdb
-#   text hash     852b89e2477584bd
+#   content hash  93ee2f9ed256a1f0
+#   text hash     e54a66d9e572e872
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a06f42773ed1cdb
-#   text hash     ec4e2db1908bcc0e
+#   content hash  93ee2f9ed256a1f0
+#   text hash     7ba2128d81c6fbe8
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

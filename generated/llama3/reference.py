@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a06f42773ed1cdb
-#   text hash     de80318b982e723d
+#   content hash  93ee2f9ed256a1f0
+#   text hash     df7aef49b0c7140f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

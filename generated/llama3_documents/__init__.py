@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b460241f2d1527bc
-#   text hash     7d9cdb6874544ba0
+#   content hash  8a4544158c2c2d9f
+#   text hash     1a58a22e32008b35
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

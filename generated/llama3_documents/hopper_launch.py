@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b460241f2d1527bc
-#   text hash     9628c8ff581bacdf
+#   content hash  8a4544158c2c2d9f
+#   text hash     c8edff359db97449
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

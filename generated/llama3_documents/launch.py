@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b460241f2d1527bc
-#   text hash     0ef5d4d15d17b63f
+#   content hash  8a4544158c2c2d9f
+#   text hash     dd36c7cd848ffeeb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

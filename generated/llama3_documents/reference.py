@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b460241f2d1527bc
-#   text hash     cc25307434cb4676
+#   content hash  8a4544158c2c2d9f
+#   text hash     3b959bfd660b7cd6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b460241f2d1527bc
-#   text hash     fcfebe6bf395c303
+#   content hash  8a4544158c2c2d9f
+#   text hash     e36f90da880e38bb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  701bf0dba32791ce
-#   text hash     395b0cad765271d2
+#   content hash  8c8f3a4ee1df4385
+#   text hash     47e11b754291f8ca
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  701bf0dba32791ce
-#   text hash     7dc107e1f5b193c4
+#   content hash  8c8f3a4ee1df4385
+#   text hash     3b18dea2cde5d0cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

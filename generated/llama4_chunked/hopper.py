@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  701bf0dba32791ce
-#   text hash     91ad947cb0eba953
+#   content hash  8c8f3a4ee1df4385
+#   text hash     02440cf6ff250631
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  701bf0dba32791ce
-#   text hash     0bcd6ce574100135
+#   content hash  8c8f3a4ee1df4385
+#   text hash     caf8df9ad58b9664
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

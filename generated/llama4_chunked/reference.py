@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  701bf0dba32791ce
-#   text hash     8e091d5f382b0718
+#   content hash  8c8f3a4ee1df4385
+#   text hash     db0731eccd6cf97a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

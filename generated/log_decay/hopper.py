@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  58462cb13a460582
-#   text hash     be3d392ab88dbbe8
+#   content hash  4a0422ba96a68722
+#   text hash     ee5a9f6a7444272c
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

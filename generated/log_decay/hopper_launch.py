@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  58462cb13a460582
-#   text hash     aa64987bda3ce3b9
+#   content hash  4a0422ba96a68722
+#   text hash     4ff2f2f4564a7b22
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  58462cb13a460582
-#   text hash     8b633cbfe880ea99
+#   content hash  4a0422ba96a68722
+#   text hash     e6414201a61fde0c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  58462cb13a460582
-#   text hash     df113b016351cd23
+#   content hash  4a0422ba96a68722
+#   text hash     c432808cc275b3a8
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -44,7 +44,13 @@ class Attention(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
+        if num_heads < 1:
+            raise ValueError(f"num_heads: expected at least 1, got {num_heads}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(f"num_kv_heads: expected a divisor of the {num_heads} heads, got {num_kv_heads}")
+        if head_dim is None and hidden_size % num_heads:
+            raise ValueError(f"head_dim: expected one, as {hidden_size} columns do not make {num_heads} equal heads")
         head_dim = hidden_size // num_heads if head_dim is None else head_dim
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads

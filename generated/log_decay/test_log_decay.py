@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  58462cb13a460582
-#   text hash     47a9f00b77c2b416
+#   content hash  4a0422ba96a68722
+#   text hash     0adbee2293884b54
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a63c81cac42329c6
-#   text hash     f9c440a98dc32a98
+#   content hash  6e746d65f267e1d0
+#   text hash     a67fe00a80a464fb
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a63c81cac42329c6
-#   text hash     6069681fc1f9c69d
+#   content hash  6e746d65f267e1d0
+#   text hash     df5545dc70e276a0
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

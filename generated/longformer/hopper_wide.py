@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a63c81cac42329c6
-#   text hash     c158cd2753ae185c
+#   content hash  6e746d65f267e1d0
+#   text hash     b0baf119d0b1a3f5
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a63c81cac42329c6
-#   text hash     820533e50beb4797
+#   content hash  6e746d65f267e1d0
+#   text hash     3b7cd2cd1f764104
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

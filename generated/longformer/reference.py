@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a63c81cac42329c6
-#   text hash     920dde5ff6f831f9
+#   content hash  6e746d65f267e1d0
+#   text hash     890e10644d6d4c31
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc01d8e53817382c
-#   text hash     9a418ea359e76aaf
+#   content hash  1d8b0b946465995b
+#   text hash     30ab0149c5609a00
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc01d8e53817382c
-#   text hash     81ecbddb1928e16f
+#   content hash  1d8b0b946465995b
+#   text hash     8ae618dfef39001a
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

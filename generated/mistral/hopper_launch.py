@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc01d8e53817382c
-#   text hash     a4219beaa3eb0041
+#   content hash  1d8b0b946465995b
+#   text hash     f7ab473f527a591c
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

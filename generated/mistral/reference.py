@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc01d8e53817382c
-#   text hash     f8e3ac162410077a
+#   content hash  1d8b0b946465995b
+#   text hash     f6a947ee6a16cae2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

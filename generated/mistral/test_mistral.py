@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc01d8e53817382c
-#   text hash     487e85d7ed28e4d3
+#   content hash  1d8b0b946465995b
+#   text hash     8916a33d3fa7c560
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  382845b7d14b1748
-#   text hash     15a3372db3cf7911
+#   content hash  fc5edcb6df62025b
+#   text hash     426bc92985608164
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

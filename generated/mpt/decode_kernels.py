@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  382845b7d14b1748
-#   text hash     61989680166dd53e
+#   content hash  fc5edcb6df62025b
+#   text hash     11736217ea2eea56
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  382845b7d14b1748
-#   text hash     8efbfcb92d39100e
+#   content hash  fc5edcb6df62025b
+#   text hash     69cb6e4d8d3caab2
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

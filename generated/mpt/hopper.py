@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  382845b7d14b1748
-#   text hash     d8d65fe2d5f101c3
+#   content hash  fc5edcb6df62025b
+#   text hash     30a9886e95365eb0
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

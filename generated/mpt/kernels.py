@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  382845b7d14b1748
-#   text hash     6225cd7de7451292
+#   content hash  fc5edcb6df62025b
+#   text hash     61d54e8b623c652c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

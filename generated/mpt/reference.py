@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  382845b7d14b1748
-#   text hash     2769b413acf9edc3
+#   content hash  fc5edcb6df62025b
+#   text hash     bd6b589842107405
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  736b1aa4360c3550
-#   text hash     e5b0354151d99362
+#   content hash  2aaf8b33528e4a7b
+#   text hash     dde2d28d0acf8f97
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

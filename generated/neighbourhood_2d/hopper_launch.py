@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  736b1aa4360c3550
-#   text hash     9d04cc91b75d5e3b
+#   content hash  2aaf8b33528e4a7b
+#   text hash     12b580e32f8d3b71
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

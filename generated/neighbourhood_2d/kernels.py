@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  736b1aa4360c3550
-#   text hash     cef0d9199f2bcd33
+#   content hash  2aaf8b33528e4a7b
+#   text hash     1a7a43e932d6a92c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  736b1aa4360c3550
-#   text hash     79643a7717dd4ae5
+#   content hash  2aaf8b33528e4a7b
+#   text hash     12348f10245f4912
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

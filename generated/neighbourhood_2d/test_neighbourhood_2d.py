@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  736b1aa4360c3550
-#   text hash     8221e9128ec29e03
+#   content hash  2aaf8b33528e4a7b
+#   text hash     4dada9675b016093
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c659c11fff3d72f0
-#   text hash     8ec6b2a5abcb8559
+#   content hash  4db3d72a4298e475
+#   text hash     4a1f2871b3fcea90
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c659c11fff3d72f0
-#   text hash     4d1fd624456d2d1e
+#   content hash  4db3d72a4298e475
+#   text hash     4274027dbfac55cd
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

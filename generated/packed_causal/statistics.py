@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c659c11fff3d72f0
-#   text hash     7aa33248fc539300
+#   content hash  4db3d72a4298e475
+#   text hash     c3d864ee781b37e3
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c659c11fff3d72f0
-#   text hash     2538f845960daf94
+#   content hash  4db3d72a4298e475
+#   text hash     de51b63c5b09ad1e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c659c11fff3d72f0
-#   text hash     5323271a2861bfa8
+#   content hash  4db3d72a4298e475
+#   text hash     de3699b99570cc4d
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a3cf47accc562c98
-#   text hash     4cb7d2ecf7eecbd5
+#   content hash  618938588803f4e3
+#   text hash     2d479a60cbe52ec1
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

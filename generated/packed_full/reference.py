@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a3cf47accc562c98
-#   text hash     8b3ff92f7e72dea0
+#   content hash  618938588803f4e3
+#   text hash     44cf8eb45ddb30b0
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

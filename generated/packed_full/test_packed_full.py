@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a3cf47accc562c98
-#   text hash     827e8e7e4b60b3fa
+#   content hash  618938588803f4e3
+#   text hash     e6b0e78919bfc9b3
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a3cf47accc562c98
-#   text hash     d5d68d67808cf53e
+#   content hash  618938588803f4e3
+#   text hash     543aa59b5b605f89
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

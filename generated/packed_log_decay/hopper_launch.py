@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9f42e794b9a55f05
-#   text hash     74df3cf8922c08f3
+#   content hash  b945047e7b5f2968
+#   text hash     7664efc2740c08d0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9f42e794b9a55f05
-#   text hash     e90798d582cc31f0
+#   content hash  b945047e7b5f2968
+#   text hash     e8e97b80a509bb41
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

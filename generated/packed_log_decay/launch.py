@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9f42e794b9a55f05
-#   text hash     f4765341e962f702
+#   content hash  b945047e7b5f2968
+#   text hash     298098c5da14c7ac
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

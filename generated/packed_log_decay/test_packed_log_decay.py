@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9f42e794b9a55f05
-#   text hash     9f5a8f33d926bcb6
+#   content hash  b945047e7b5f2968
+#   text hash     d955c9aae1e981cb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

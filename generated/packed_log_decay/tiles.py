@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9f42e794b9a55f05
-#   text hash     53f9cee780e0b87d
+#   content hash  b945047e7b5f2968
+#   text hash     0541e91066f438f1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

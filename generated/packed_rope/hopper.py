@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  41da06ab469bf330
-#   text hash     a0660c189beeb942
+#   content hash  2dbddfdf8bfedb2a
+#   text hash     b50736c4a1e99edc
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  41da06ab469bf330
-#   text hash     4d67053432de2ed6
+#   content hash  2dbddfdf8bfedb2a
+#   text hash     b60777f187085119
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  41da06ab469bf330
-#   text hash     24e144c37c456070
+#   content hash  2dbddfdf8bfedb2a
+#   text hash     ef8884c167c8df20
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

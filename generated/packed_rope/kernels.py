@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  41da06ab469bf330
-#   text hash     bf4251ed1b7d0c68
+#   content hash  2dbddfdf8bfedb2a
+#   text hash     7d41fa4bf531a564
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

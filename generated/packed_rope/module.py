@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  41da06ab469bf330
-#   text hash     ce1f1e322ec37456
+#   content hash  2dbddfdf8bfedb2a
+#   text hash     ca97b6385ca360d0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -48,9 +48,17 @@ class Attention(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
+        if num_heads < 1:
+            raise ValueError(f"num_heads: expected at least 1, got {num_heads}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(f"num_kv_heads: expected a divisor of the {num_heads} heads, got {num_kv_heads}")
+        if head_dim is None and hidden_size % num_heads:
+            raise ValueError(f"head_dim: expected one, as {hidden_size} columns do not make {num_heads} equal heads")
         head_dim = hidden_size // num_heads if head_dim is None else head_dim
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        if head_dim % 2:
+            raise ValueError(f"head_dim: expected an even number, as components turn in pairs, got {head_dim}")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}

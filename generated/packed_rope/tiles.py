@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  41da06ab469bf330
-#   text hash     167c84062990b256
+#   content hash  2dbddfdf8bfedb2a
+#   text hash     9da99fc5150ab53f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

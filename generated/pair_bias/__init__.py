@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ff71f61ca9e0cc5
-#   text hash     1171cd0f65c53f30
+#   content hash  19e2897cdd0865db
+#   text hash     fba009bf2d841c64
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

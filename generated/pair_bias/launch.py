@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ff71f61ca9e0cc5
-#   text hash     b878eded81bcddb6
+#   content hash  19e2897cdd0865db
+#   text hash     612f4b5c755c0492
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

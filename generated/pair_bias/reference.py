@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ff71f61ca9e0cc5
-#   text hash     fe9b94534f9a09fc
+#   content hash  19e2897cdd0865db
+#   text hash     763d7a08c644c6fe
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

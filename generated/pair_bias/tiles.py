@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ff71f61ca9e0cc5
-#   text hash     1ca33fa54b248acb
+#   content hash  19e2897cdd0865db
+#   text hash     43f730e988bb9073
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

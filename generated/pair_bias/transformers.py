@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ff71f61ca9e0cc5
-#   text hash     49ed9214e2b27ff9
+#   content hash  19e2897cdd0865db
+#   text hash     2912477b9b855d76
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

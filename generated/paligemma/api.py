@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a5768aecc0e44fc
-#   text hash     2b7e4fdcea7e4e93
+#   content hash  b8b661f2552407bf
+#   text hash     4078ddd5a6b6b28d
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

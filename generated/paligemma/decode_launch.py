@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a5768aecc0e44fc
-#   text hash     37ab6db88f96a38f
+#   content hash  b8b661f2552407bf
+#   text hash     52cd65c1196267df
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a5768aecc0e44fc
-#   text hash     ca6a6c5ce3b9f47f
+#   content hash  b8b661f2552407bf
+#   text hash     3e3711ed8c779001
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

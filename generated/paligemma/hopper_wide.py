@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a5768aecc0e44fc
-#   text hash     7778f5ab7d85b101
+#   content hash  b8b661f2552407bf
+#   text hash     64fc18d68da5e360
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a5768aecc0e44fc
-#   text hash     8c88472a9bb18ce6
+#   content hash  b8b661f2552407bf
+#   text hash     06cb929b6d5d94eb
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

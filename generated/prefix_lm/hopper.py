@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70d08f33014e4538
-#   text hash     4b2e28c26f441c49
+#   content hash  87e4bd1e343cd8bd
+#   text hash     ad82b9430272b426
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

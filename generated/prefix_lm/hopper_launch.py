@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70d08f33014e4538
-#   text hash     1d9eb5ab0e3e97e9
+#   content hash  87e4bd1e343cd8bd
+#   text hash     c19747f8234ebfd8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

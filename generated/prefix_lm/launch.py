@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70d08f33014e4538
-#   text hash     43a7e451b7c20ef4
+#   content hash  87e4bd1e343cd8bd
+#   text hash     dfc816748f33952d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70d08f33014e4538
-#   text hash     0797c8212e553e7e
+#   content hash  87e4bd1e343cd8bd
+#   text hash     d45dce73b924760d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70d08f33014e4538
-#   text hash     8dd4959a8d62b138
+#   content hash  87e4bd1e343cd8bd
+#   text hash     7e004957ea802e4b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

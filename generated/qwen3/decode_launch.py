@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  355f338a80651d95
-#   text hash     0ed88bdf7695881f
+#   content hash  0949f59a63f2e98d
+#   text hash     e23ec55164f99849
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  355f338a80651d95
-#   text hash     be1bad6292093ef1
+#   content hash  0949f59a63f2e98d
+#   text hash     dc6add38a9ee5549
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

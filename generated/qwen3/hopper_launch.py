@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  355f338a80651d95
-#   text hash     b0f7a6502fcc9a80
+#   content hash  0949f59a63f2e98d
+#   text hash     1f87e4b2356c7172
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  355f338a80651d95
-#   text hash     6bcf75d23b594fc9
+#   content hash  0949f59a63f2e98d
+#   text hash     7798340ad3d7174b
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

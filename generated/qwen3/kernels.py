@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  355f338a80651d95
-#   text hash     50e3d6f3a84d67aa
+#   content hash  0949f59a63f2e98d
+#   text hash     bc3fb3bdd2408d4c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7640a6b0b828b32f
-#   text hash     003fb9ca9c30b17b
+#   content hash  09c9203e6d7b87cf
+#   text hash     ce857e5cdc62e169
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7640a6b0b828b32f
-#   text hash     704557aaf9593e54
+#   content hash  09c9203e6d7b87cf
+#   text hash     00b5e72bdec426b1
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7640a6b0b828b32f
-#   text hash     6f645b6cb5882cd5
+#   content hash  09c9203e6d7b87cf
+#   text hash     4232c847167893e6
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7640a6b0b828b32f
-#   text hash     63cb550e3fcd8ee1
+#   content hash  09c9203e6d7b87cf
+#   text hash     7e9fe81fbaa6cd3a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7640a6b0b828b32f
-#   text hash     6beb6030ce69dab2
+#   content hash  09c9203e6d7b87cf
+#   text hash     7c2321eb6794ec5d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7640a6b0b828b32f
-#   text hash     e3b7a025a7c76ea1
+#   content hash  09c9203e6d7b87cf
+#   text hash     826a09cf579a1749
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0248187935c6c766
-#   text hash     7c90926c1ac1fe7c
+#   content hash  6e4b964d70e67297
+#   text hash     1376f1033bf99eab
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

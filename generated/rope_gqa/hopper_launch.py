@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0248187935c6c766
-#   text hash     6437f5cf845e9428
+#   content hash  6e4b964d70e67297
+#   text hash     4996a9d8634f45fb
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

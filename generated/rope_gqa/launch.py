@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0248187935c6c766
-#   text hash     42d6fab8ef14cd58
+#   content hash  6e4b964d70e67297
+#   text hash     3a16c25444decd03
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0248187935c6c766
-#   text hash     47a2e97fcbce2b5f
+#   content hash  6e4b964d70e67297
+#   text hash     f143b1ac06b69ed7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  43c8700aa0872dbe
-#   text hash     6557920c61a63170
+#   content hash  49e860e0dd96f294
+#   text hash     6f6fb7fd42ecca06
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  43c8700aa0872dbe
-#   text hash     194710fb2fe3201f
+#   content hash  49e860e0dd96f294
+#   text hash     d8422b264e111e41
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  43c8700aa0872dbe
-#   text hash     75ef0bc6b6761d0a
+#   content hash  49e860e0dd96f294
+#   text hash     d08bfae21a1df11c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  43c8700aa0872dbe
-#   text hash     42ea69f7f0573cc3
+#   content hash  49e860e0dd96f294
+#   text hash     24b5e0d07705647f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  43c8700aa0872dbe
-#   text hash     f031c955b3e27fe3
+#   content hash  49e860e0dd96f294
+#   text hash     d609a08e6bdd9079
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6934d833f6cbcc0
-#   text hash     2ee65154132b7d9c
+#   content hash  f43f40cf414d163e
+#   text hash     621a4ee5557b7149
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

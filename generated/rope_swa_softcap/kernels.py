@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6934d833f6cbcc0
-#   text hash     75aeadc217b1f54c
+#   content hash  f43f40cf414d163e
+#   text hash     411c9f567713121c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

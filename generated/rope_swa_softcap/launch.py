@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6934d833f6cbcc0
-#   text hash     7f6912c194843abe
+#   content hash  f43f40cf414d163e
+#   text hash     d597d9b1aed85da8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

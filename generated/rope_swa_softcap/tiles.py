@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a6934d833f6cbcc0
-#   text hash     fe897db72ec4fd66
+#   content hash  f43f40cf414d163e
+#   text hash     856021208f3055b1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  00655d220ffeb8d4
-#   text hash     a773bc9b68c88b1c
+#   content hash  c66a217097de7c1e
+#   text hash     a9bc22718afa60d6
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

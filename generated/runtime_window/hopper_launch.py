@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  00655d220ffeb8d4
-#   text hash     97a7c2fca522d373
+#   content hash  c66a217097de7c1e
+#   text hash     fbadb7808f3e962b
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

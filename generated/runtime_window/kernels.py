@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  00655d220ffeb8d4
-#   text hash     2f74a5ca2c12c6fd
+#   content hash  c66a217097de7c1e
+#   text hash     a9bb436a8ce3da4e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

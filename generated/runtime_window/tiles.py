@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  00655d220ffeb8d4
-#   text hash     0e337aede1ee77e1
+#   content hash  c66a217097de7c1e
+#   text hash     25686ad9ed24c842
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  00655d220ffeb8d4
-#   text hash     2faa4bab4206cfa1
+#   content hash  c66a217097de7c1e
+#   text hash     5b100a324ad6145c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da85650bb513db13
-#   text hash     91ef2ef796952a29
+#   content hash  7aab2d94cf864f54
+#   text hash     aa6f34061536586f
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

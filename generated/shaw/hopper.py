@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da85650bb513db13
-#   text hash     7bcb828192d6e117
+#   content hash  7aab2d94cf864f54
+#   text hash     91d8b4807cbc3ee6
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

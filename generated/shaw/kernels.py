@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da85650bb513db13
-#   text hash     a7c7cb38c9350b4c
+#   content hash  7aab2d94cf864f54
+#   text hash     c00d0882a78d1f04
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

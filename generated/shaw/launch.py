@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da85650bb513db13
-#   text hash     0f8e7cb74420a18c
+#   content hash  7aab2d94cf864f54
+#   text hash     a75a52cfdccfa46f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

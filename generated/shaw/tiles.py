@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da85650bb513db13
-#   text hash     4caa2dee076ced7f
+#   content hash  7aab2d94cf864f54
+#   text hash     02202236d368626c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

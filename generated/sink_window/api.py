@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c00668bd688c826
-#   text hash     2bb0bdcc63d2cdce
+#   content hash  d8ffce115fde075a
+#   text hash     a63a352098ceca4b
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c00668bd688c826
-#   text hash     2b177ea807b7163c
+#   content hash  d8ffce115fde075a
+#   text hash     94403cb4af929e8f
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

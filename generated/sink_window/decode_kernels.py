@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c00668bd688c826
-#   text hash     e9265c76d1775d65
+#   content hash  d8ffce115fde075a
+#   text hash     0e79b5eb6c5e1147
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

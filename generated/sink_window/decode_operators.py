@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c00668bd688c826
-#   text hash     9caeb7248894e8d2
+#   content hash  d8ffce115fde075a
+#   text hash     72c1e5767f97e084
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

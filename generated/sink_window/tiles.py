@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c00668bd688c826
-#   text hash     64889d306a9f1f9d
+#   content hash  d8ffce115fde075a
+#   text hash     d48f0dd1882f4691
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d1d7b333121192b
-#   text hash     26af855d73c6de94
+#   content hash  d146d4289390079d
+#   text hash     2604e79bde93b404
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d1d7b333121192b
-#   text hash     5dd09e83cd47f58c
+#   content hash  d146d4289390079d
+#   text hash     dce2784d687cc1c6
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

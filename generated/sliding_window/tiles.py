@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d1d7b333121192b
-#   text hash     70eafa8769f56dcb
+#   content hash  d146d4289390079d
+#   text hash     96caa11859628a8b
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f943ef73589cb825
-#   text hash     74dcf87ee71bed23
+#   content hash  5e835155097bb49d
+#   text hash     40d55225be36e2e4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f943ef73589cb825
-#   text hash     e11fdd2f3c7ebbf5
+#   content hash  5e835155097bb49d
+#   text hash     bc384f685ddb1193
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

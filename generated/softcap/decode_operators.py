@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f943ef73589cb825
-#   text hash     14b19c3fed7e5311
+#   content hash  5e835155097bb49d
+#   text hash     0d8a4e2d284c2014
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f943ef73589cb825
-#   text hash     95d4cae61cd85117
+#   content hash  5e835155097bb49d
+#   text hash     2367e754a1769a0b
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  950132ba1cd8daa2
-#   text hash     3be4fa862729be34
+#   content hash  359dbfce25738348
+#   text hash     47829579e89e031a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

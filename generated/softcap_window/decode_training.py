@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  950132ba1cd8daa2
-#   text hash     46d506a8d55a5b25
+#   content hash  359dbfce25738348
+#   text hash     7845bdd54093f40c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  950132ba1cd8daa2
-#   text hash     6d3e47740c741f39
+#   content hash  359dbfce25738348
+#   text hash     84cd4a68c5d1637e
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  950132ba1cd8daa2
-#   text hash     da2ac439b8f2c6eb
+#   content hash  359dbfce25738348
+#   text hash     03431490399cc3d3
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  950132ba1cd8daa2
-#   text hash     45bd5c9f2a74c619
+#   content hash  359dbfce25738348
+#   text hash     c939a70f64bc8762
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  32e3675cab07b2eb
-#   text hash     f9f78a58f9180406
+#   content hash  4102d4f416066b6b
+#   text hash     bee96a6165facaac
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

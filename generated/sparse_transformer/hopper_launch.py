@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  32e3675cab07b2eb
-#   text hash     c2f67b940540c76a
+#   content hash  4102d4f416066b6b
+#   text hash     c06eb4715c401554
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

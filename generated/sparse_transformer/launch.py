@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  32e3675cab07b2eb
-#   text hash     8e27049193528466
+#   content hash  4102d4f416066b6b
+#   text hash     6a0906526a1fd33f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

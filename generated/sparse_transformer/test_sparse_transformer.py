@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  32e3675cab07b2eb
-#   text hash     9f6efd6eabb3073f
+#   content hash  4102d4f416066b6b
+#   text hash     19e67129b10d1039
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bd3ecc38ee8b8acc
-#   text hash     25f4cf2e2c64dead
+#   content hash  bbdaf3f91aa1efc8
+#   text hash     c07613d8ab1f5409
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

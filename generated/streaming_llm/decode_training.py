@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bd3ecc38ee8b8acc
-#   text hash     577a4ba3aa219062
+#   content hash  bbdaf3f91aa1efc8
+#   text hash     47350bcc7f884064
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

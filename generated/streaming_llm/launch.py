@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bd3ecc38ee8b8acc
-#   text hash     624921b5994abc53
+#   content hash  bbdaf3f91aa1efc8
+#   text hash     bf9ec72ad3afa110
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bd3ecc38ee8b8acc
-#   text hash     8e8651c90227edf2
+#   content hash  bbdaf3f91aa1efc8
+#   text hash     b9941312c0f26edb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bd3ecc38ee8b8acc
-#   text hash     72a83bfe04106ad1
+#   content hash  bbdaf3f91aa1efc8
+#   text hash     3150f02335bcbd57
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

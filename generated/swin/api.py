@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9980fe9b5a91411
-#   text hash     7dd7e6da68f5c181
+#   content hash  449311779a5f02d1
+#   text hash     beef5dc3f538fcc1
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9980fe9b5a91411
-#   text hash     1a2948c7943c15d3
+#   content hash  449311779a5f02d1
+#   text hash     fccdbe94d17e85a6
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

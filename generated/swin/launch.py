@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9980fe9b5a91411
-#   text hash     2e49ea07de39e3ec
+#   content hash  449311779a5f02d1
+#   text hash     92e645309ebc0aa3
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9980fe9b5a91411
-#   text hash     a55c3b72a57ca2c4
+#   content hash  449311779a5f02d1
+#   text hash     2c7c69e3600fd6da
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9980fe9b5a91411
-#   text hash     fdc17ef00455f2c8
+#   content hash  449311779a5f02d1
+#   text hash     9651835b1bb0a8d6
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

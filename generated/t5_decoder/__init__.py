@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  32f5415b15c9ca5a
-#   text hash     9123eaf1bb130d53
+#   content hash  ac315d6a5c92248f
+#   text hash     1a48d87792babfa2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  32f5415b15c9ca5a
-#   text hash     f5f42f6bd63ff75c
+#   content hash  ac315d6a5c92248f
+#   text hash     7b8c9662c903b8bb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

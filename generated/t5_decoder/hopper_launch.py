@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  32f5415b15c9ca5a
-#   text hash     eeff25770d83794b
+#   content hash  ac315d6a5c92248f
+#   text hash     b8e810153308b71f
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  32f5415b15c9ca5a
-#   text hash     a2786cf91e3a1ee2
+#   content hash  ac315d6a5c92248f
+#   text hash     1ed431f51e636f63
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  32f5415b15c9ca5a
-#   text hash     36c99fec8b004549
+#   content hash  ac315d6a5c92248f
+#   text hash     154ff54bea9635bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

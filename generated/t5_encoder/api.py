@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5a96992ab458846
-#   text hash     12c577b87a3c5d38
+#   content hash  303fe670584e161c
+#   text hash     8aa8a503aaa25e26
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

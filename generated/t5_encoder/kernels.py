@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5a96992ab458846
-#   text hash     97433fb63a300d63
+#   content hash  303fe670584e161c
+#   text hash     83b675aa05a22687
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

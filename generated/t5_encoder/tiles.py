@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c5a96992ab458846
-#   text hash     b80a3fd666386aff
+#   content hash  303fe670584e161c
+#   text hash     b4035a5922cc85c2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

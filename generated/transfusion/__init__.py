@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce8e0741780b5a64
-#   text hash     82f38424fff480b1
+#   content hash  5397075bdd96e6c5
+#   text hash     632cd9a00074271b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce8e0741780b5a64
-#   text hash     541488a10e979852
+#   content hash  5397075bdd96e6c5
+#   text hash     585964e5df6105bb
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce8e0741780b5a64
-#   text hash     a5cd115ffa6c9449
+#   content hash  5397075bdd96e6c5
+#   text hash     9844ee3bd5bf03ab
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

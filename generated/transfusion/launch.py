@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce8e0741780b5a64
-#   text hash     11a9233b1c5e9320
+#   content hash  5397075bdd96e6c5
+#   text hash     afdc967de32714b9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce8e0741780b5a64
-#   text hash     f09da5be70807fdc
+#   content hash  5397075bdd96e6c5
+#   text hash     64c5cdf87c4bfc95
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85706f5b235cfe6f
-#   text hash     ecdc6f95cea62b0d
+#   content hash  1c1e118d6a65aa32
+#   text hash     c750480d90c2a66a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85706f5b235cfe6f
-#   text hash     b40d29842b197929
+#   content hash  1c1e118d6a65aa32
+#   text hash     7bd349ee7b5adddd
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85706f5b235cfe6f
-#   text hash     b698569f5b23ff14
+#   content hash  1c1e118d6a65aa32
+#   text hash     98b997b6ad05bc96
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

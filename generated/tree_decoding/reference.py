@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85706f5b235cfe6f
-#   text hash     6aba4c09ad3235e5
+#   content hash  1c1e118d6a65aa32
+#   text hash     39dc37ddf5311cbd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

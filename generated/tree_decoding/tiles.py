@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85706f5b235cfe6f
-#   text hash     80d65c19e7ecceb1
+#   content hash  1c1e118d6a65aa32
+#   text hash     2e630d8b17c6c9ec
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

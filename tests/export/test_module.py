@@ -288,6 +288,23 @@ def test_learned_values_of_packed_tokens_are_made_of_them(package: Callable[...,
     assert found[0] == found[1] and "decay" not in found[1][1]
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"num_heads": 0}, "num_heads: expected at least 1, got 0"),
+        ({"num_kv_heads": 3}, "num_kv_heads: expected a divisor of the 4 heads, got 3"),
+        ({"num_kv_heads": 0}, "num_kv_heads: expected a divisor of the 4 heads, got 0"),
+        ({"hidden_size": 66}, "head_dim: expected one, as 66 columns do not make 4 equal heads"),
+        ({"head_dim": 15}, "head_dim: expected an even number, as components turn in pairs, got 15"),
+    ],
+)
+def test_a_layer_that_cannot_be_is_refused_when_it_is_made(
+    given: dict[str, int], told: str, package: Callable[..., ModuleType]
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        package("gpt_oss", "").Attention(**{"hidden_size": 64, "num_heads": 4, **given})
+
+
 def test_what_a_cache_cannot_have_is_refused(package: Callable[..., ModuleType]) -> None:
     layer, x = made(CASES["causal"], package), torch.randn(B, T, HIDDEN)
     with pytest.raises(RuntimeError, match=r"q: decoding has no backward pass; call it under torch.no_grad\(\)"):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66e794b8b32111a2
-#   text hash     c513c171ab21c575
+#   content hash  ee8cd0314fb5fa71
+#   text hash     768717e83f2a3d07
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

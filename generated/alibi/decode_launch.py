@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66e794b8b32111a2
-#   text hash     b442c88936590986
+#   content hash  ee8cd0314fb5fa71
+#   text hash     fd5523e01399339c
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66e794b8b32111a2
-#   text hash     37eb48edad7f0edf
+#   content hash  ee8cd0314fb5fa71
+#   text hash     c135280bcc2d1c77
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66e794b8b32111a2
-#   text hash     ae33cb7cb959cec1
+#   content hash  ee8cd0314fb5fa71
+#   text hash     b5acd32fecd59808
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66e794b8b32111a2
-#   text hash     2a12bfa3bb1c90be
+#   content hash  ee8cd0314fb5fa71
+#   text hash     b742339ef3acab75
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c57e0268ce673712
-#   text hash     e42b2b323513beb7
+#   content hash  0e5cfce0e4106220
+#   text hash     0fdb3f91ccd4bee1
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c57e0268ce673712
-#   text hash     595ea306394c542c
+#   content hash  0e5cfce0e4106220
+#   text hash     c504d7efbd4362bc
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c57e0268ce673712
-#   text hash     965eec112faf4c00
+#   content hash  0e5cfce0e4106220
+#   text hash     622f3014f61c605a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c57e0268ce673712
-#   text hash     760e32ba4eeefab2
+#   content hash  0e5cfce0e4106220
+#   text hash     7c7d397ce9d0df59
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

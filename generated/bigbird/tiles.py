@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c57e0268ce673712
-#   text hash     b8c3426eb990c936
+#   content hash  0e5cfce0e4106220
+#   text hash     e8924297c752c45e
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

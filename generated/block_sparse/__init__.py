@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  833d98b063a5ca10
-#   text hash     626641104fa1473c
+#   content hash  28ae4da3351aa1ee
+#   text hash     565500be476dca6a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  833d98b063a5ca10
-#   text hash     0404ac75c3db2034
+#   content hash  28ae4da3351aa1ee
+#   text hash     69113607d2d4a72e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

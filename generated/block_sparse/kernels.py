@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  833d98b063a5ca10
-#   text hash     f2b25557b816cbb9
+#   content hash  28ae4da3351aa1ee
+#   text hash     9026cf6f9b33a07b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  833d98b063a5ca10
-#   text hash     de994db1b6c20123
+#   content hash  28ae4da3351aa1ee
+#   text hash     4311aa514722e83d
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

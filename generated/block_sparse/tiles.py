@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  833d98b063a5ca10
-#   text hash     d6d820c1facb5a1e
+#   content hash  28ae4da3351aa1ee
+#   text hash     fb2edad4740c9256
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82e06b78b9270ac8
-#   text hash     52f87236ef2c7aa0
+#   content hash  37467366f1dc0d67
+#   text hash     a00e0f55b290bd0f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

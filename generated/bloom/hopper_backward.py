@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82e06b78b9270ac8
-#   text hash     abdfb20f209a3242
+#   content hash  37467366f1dc0d67
+#   text hash     a43ade841fd8c00b
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82e06b78b9270ac8
-#   text hash     a8163e8dc63da519
+#   content hash  37467366f1dc0d67
+#   text hash     b9cfbb7dc4d8f9e7
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82e06b78b9270ac8
-#   text hash     4419279402716cf7
+#   content hash  37467366f1dc0d67
+#   text hash     369dad7c4880d9ec
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

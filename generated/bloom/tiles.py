@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82e06b78b9270ac8
-#   text hash     df27f505581982fb
+#   content hash  37467366f1dc0d67
+#   text hash     f6578554cb4325b3
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     dbf81c7b366e2cea
+#   content hash  d714490dcfbd175a
+#   text hash     7e395f08a8ffed30
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     86e242a9fb11fcc3
+#   content hash  d714490dcfbd175a
+#   text hash     dcde573123c69c55
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     18837d38b40f6b0b
+#   content hash  d714490dcfbd175a
+#   text hash     2cf5b29cdba394cb
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

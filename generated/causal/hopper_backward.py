@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     691a6e9048b95f09
+#   content hash  d714490dcfbd175a
+#   text hash     69bf26bd06b9a0fa
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     4c66b794aba818b6
+#   content hash  d714490dcfbd175a
+#   text hash     aeb0a204aa617ef4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

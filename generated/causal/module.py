@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     e9179d44be3009be
+#   content hash  d714490dcfbd175a
+#   text hash     709dbc5b0fb6f143
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -105,12 +105,12 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
-        seq_lens = cache.append(k, v)
+        cache.append(k, v)
         if cache.longest == 0:
             # nothing is cached that a prompt would have to read
             out = attention(q, k, v, scale=self.scale)
         else:
-            out = attend_with_cache(q, cache.k, cache.v, seq_lens, scale=self.scale)
+            out = attend_with_cache(q, cache.k, cache.v, cache.seq_lens + q.shape[1], scale=self.scale)
         cache.grow(q.shape[1])  # not sooner: a call that is refused leaves the cache as it was
         return out
 
@@ -138,14 +138,13 @@ class Cache:
         self.longest = 0  # at least what each sequence has: known without a look at the device
 
     def append(self, k, v):
-        """Puts new tokens behind those of each sequence, and tells how many these are with them; `grow` counts them in."""
+        """Puts new tokens behind those of each sequence; `grow` counts them in."""
         tokens = k.shape[1]
         if self.longest + tokens > self.size:
             raise ValueError(f"cache: expected room for {self.longest + tokens} tokens, got {self.size}")
         places = self.seq_lens[:, None] + torch.arange(tokens, dtype=torch.int64, device=k.device)
         slots = places + self.size * torch.arange(len(places), device=k.device)[:, None]
         append(k, v, self.k, self.v, slots)
-        return self.seq_lens + tokens
 
     def grow(self, tokens):
         """Counts in as many new tokens of each sequence, which `append` has put there."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     24f235a504fbd36a
+#   content hash  d714490dcfbd175a
+#   text hash     c28f791348abb90f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

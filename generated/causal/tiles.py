@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     471e8d8deccd087d
+#   content hash  d714490dcfbd175a
+#   text hash     930bf18a376a2ed4
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

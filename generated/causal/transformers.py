@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b27dd602beb1f83
-#   text hash     150328fae6091890
+#   content hash  d714490dcfbd175a
+#   text hash     cb042c350fdaab0f
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

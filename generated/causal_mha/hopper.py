@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb2cfa8ae9c2ff48
-#   text hash     87a30a904a1d23b2
+#   content hash  e9e61b2eb3e4bc3b
+#   text hash     ff2076f8e8043472
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

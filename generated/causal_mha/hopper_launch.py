@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb2cfa8ae9c2ff48
-#   text hash     0b852afe42139b6f
+#   content hash  e9e61b2eb3e4bc3b
+#   text hash     00af02d443015047
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

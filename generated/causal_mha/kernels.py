@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb2cfa8ae9c2ff48
-#   text hash     424249ac8bed0e0c
+#   content hash  e9e61b2eb3e4bc3b
+#   text hash     94a7536b3491f104
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb2cfa8ae9c2ff48
-#   text hash     ba0fc3e859c57e36
+#   content hash  e9e61b2eb3e4bc3b
+#   text hash     6ce08afacc74024e
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

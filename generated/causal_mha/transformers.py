@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb2cfa8ae9c2ff48
-#   text hash     299660c6676d3e73
+#   content hash  e9e61b2eb3e4bc3b
+#   text hash     ebbb8e264f1f2c27
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

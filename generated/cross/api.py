@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55602e3e44f38523
-#   text hash     15e2815629008e6c
+#   content hash  4753de388e7a37fd
+#   text hash     02ee786901bfa269
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55602e3e44f38523
-#   text hash     e42d2af825d9893c
+#   content hash  4753de388e7a37fd
+#   text hash     ac5e2b042311fe3d
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

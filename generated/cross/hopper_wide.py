@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55602e3e44f38523
-#   text hash     9dd64b7553b6eb99
+#   content hash  4753de388e7a37fd
+#   text hash     595890af5beed02e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55602e3e44f38523
-#   text hash     11d8d0894b476784
+#   content hash  4753de388e7a37fd
+#   text hash     a27cf9e72e6bfea7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

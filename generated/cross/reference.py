@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55602e3e44f38523
-#   text hash     2f42de59260150f5
+#   content hash  4753de388e7a37fd
+#   text hash     ab8b5bdc6de22c5a
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55602e3e44f38523
-#   text hash     d0f4d12f1d877f27
+#   content hash  4753de388e7a37fd
+#   text hash     34519a8425c5187b
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0c7d4d46b0b16dae
-#   text hash     180c6367a2be22f3
+#   content hash  7cc9edceda17ecfc
+#   text hash     2133055d2d9ec140
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

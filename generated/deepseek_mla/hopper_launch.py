@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0c7d4d46b0b16dae
-#   text hash     d7904ef2c571ae4a
+#   content hash  7cc9edceda17ecfc
+#   text hash     01c56ad57ee9ec07
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0c7d4d46b0b16dae
-#   text hash     a79d8dbac427e015
+#   content hash  7cc9edceda17ecfc
+#   text hash     72fe2eca5ac8f360
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

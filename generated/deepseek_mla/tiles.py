@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0c7d4d46b0b16dae
-#   text hash     b91bdfc5f1b810cf
+#   content hash  7cc9edceda17ecfc
+#   text hash     0d45cb7626cf7174
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

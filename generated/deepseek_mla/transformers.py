@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0c7d4d46b0b16dae
-#   text hash     aa9889466dd30726
+#   content hash  7cc9edceda17ecfc
+#   text hash     8338db095c93551a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00a2f8fd47ff3a51
-#   text hash     4b92fa8ffc605473
+#   content hash  edd63d738f1807da
+#   text hash     f216d4e2ec1add2e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

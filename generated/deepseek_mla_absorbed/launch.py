@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00a2f8fd47ff3a51
-#   text hash     0840dd7c3ffc4c53
+#   content hash  edd63d738f1807da
+#   text hash     15cee2026fdcbbb2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  00a2f8fd47ff3a51
-#   text hash     8102cfe5f94df54a
+#   content hash  edd63d738f1807da
+#   text hash     4e0be184f9f2e4ca
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efa620121ede8990
-#   text hash     23d60c751a766696
+#   content hash  bce7c85eabd929fa
+#   text hash     aa9be3e4577e60ca
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efa620121ede8990
-#   text hash     12a08084473450cf
+#   content hash  bce7c85eabd929fa
+#   text hash     4be5cd44b9b367a1
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

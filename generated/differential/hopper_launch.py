@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efa620121ede8990
-#   text hash     6587646094cfd90b
+#   content hash  bce7c85eabd929fa
+#   text hash     5d92429490046c3d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

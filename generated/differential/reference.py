@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efa620121ede8990
-#   text hash     5c30a2c1d4c1454f
+#   content hash  bce7c85eabd929fa
+#   text hash     a0e277ffd447a509
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efa620121ede8990
-#   text hash     6dd8046619a27f21
+#   content hash  bce7c85eabd929fa
+#   text hash     9abcb31af968915e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

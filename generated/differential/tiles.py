@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efa620121ede8990
-#   text hash     ba4ad91543927162
+#   content hash  bce7c85eabd929fa
+#   text hash     f96b22386573b293
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

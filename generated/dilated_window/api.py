@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fc48dcd88382a806
-#   text hash     654b446594013fe8
+#   content hash  32b597e53872b550
+#   text hash     2cf837b029b1760c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

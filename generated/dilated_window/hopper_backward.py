@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fc48dcd88382a806
-#   text hash     e13ff0d39b1d7544
+#   content hash  32b597e53872b550
+#   text hash     162e5d96f7c2e7cd
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fc48dcd88382a806
-#   text hash     8a6306ae21b1c671
+#   content hash  32b597e53872b550
+#   text hash     399ac90ced7a7afd
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

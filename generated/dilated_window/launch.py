@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fc48dcd88382a806
-#   text hash     ff9437649d1249eb
+#   content hash  32b597e53872b550
+#   text hash     fb408c0b4df7f283
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fc48dcd88382a806
-#   text hash     9758d73ed283097a
+#   content hash  32b597e53872b550
+#   text hash     70e62b84a89338a8
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  94b02b1cd83bc6c5
-#   text hash     803f6c68a83825ad
+#   content hash  c545608483d834c7
+#   text hash     db247cb78160fc69
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  94b02b1cd83bc6c5
-#   text hash     38564b9d70b24ba5
+#   content hash  c545608483d834c7
+#   text hash     37b7e113cdfbe9b4
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

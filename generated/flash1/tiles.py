@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  94b02b1cd83bc6c5
-#   text hash     c35e783d30d31959
+#   content hash  c545608483d834c7
+#   text hash     065e912e24f981c9
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  00a9d4704a9adc02
-#   text hash     408bd7f23b79f5c0
+#   content hash  3786a68646a54ea3
+#   text hash     583951464997dcc5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

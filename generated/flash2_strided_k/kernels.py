@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  00a9d4704a9adc02
-#   text hash     b67ba3146ae2f4dd
+#   content hash  3786a68646a54ea3
+#   text hash     0c651542862de7a6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

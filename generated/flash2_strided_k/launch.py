@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  00a9d4704a9adc02
-#   text hash     dbc742483fc94cac
+#   content hash  3786a68646a54ea3
+#   text hash     45f9d6126866aa77
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  00a9d4704a9adc02
-#   text hash     037bf25ec12dfe3e
+#   content hash  3786a68646a54ea3
+#   text hash     1e8854b0874138a7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  00a9d4704a9adc02
-#   text hash     06f3e0b0f43648a5
+#   content hash  3786a68646a54ea3
+#   text hash     286b76ca0966b2c6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  02a6889ebdce8297
-#   text hash     ec25d12cde52f50a
+#   content hash  2458406624a5748a
+#   text hash     899eb1a6ebb3d1cc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  02a6889ebdce8297
-#   text hash     16d93924cf9aa316
+#   content hash  2458406624a5748a
+#   text hash     ffe9f4fbeef8caaf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  02a6889ebdce8297
-#   text hash     f8f8b1990e6bfe7c
+#   content hash  2458406624a5748a
+#   text hash     f679deaad6800f8b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

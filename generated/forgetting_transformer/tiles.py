@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  02a6889ebdce8297
-#   text hash     caf57990d0e2a26c
+#   content hash  2458406624a5748a
+#   text hash     448c36eeec2edaef
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

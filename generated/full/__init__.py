@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fa1ebbf0fe3b0e4
-#   text hash     f107538a67ee37a2
+#   content hash  d02718aab7bde456
+#   text hash     66eb855c7da5170c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

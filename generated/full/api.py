@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fa1ebbf0fe3b0e4
-#   text hash     8e7043e5fe80cf6a
+#   content hash  d02718aab7bde456
+#   text hash     3d36597e5c408fe4
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fa1ebbf0fe3b0e4
-#   text hash     ae0732354ec98026
+#   content hash  d02718aab7bde456
+#   text hash     3dbf66deac510825
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fa1ebbf0fe3b0e4
-#   text hash     5a6ae18992b94ece
+#   content hash  d02718aab7bde456
+#   text hash     5bcb8df5672ff2a5
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fa1ebbf0fe3b0e4
-#   text hash     b654d136b1fa42c5
+#   content hash  d02718aab7bde456
+#   text hash     9966d15bdcb7daee
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

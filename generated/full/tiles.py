@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fa1ebbf0fe3b0e4
-#   text hash     1c2e51e1e4b7d46c
+#   content hash  d02718aab7bde456
+#   text hash     79ab0e68b873e009
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

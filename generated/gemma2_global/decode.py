@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d93c916a02d74fb0
-#   text hash     22dd5bd4d5fc4c20
+#   content hash  559a0145783db563
+#   text hash     c4a273ed179bf94f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

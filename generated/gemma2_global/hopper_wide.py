@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d93c916a02d74fb0
-#   text hash     d52f64f0057fbb22
+#   content hash  559a0145783db563
+#   text hash     2ff2ea6f1f58fa72
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

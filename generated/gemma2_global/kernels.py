@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d93c916a02d74fb0
-#   text hash     bdd8ba05bfc7f1b1
+#   content hash  559a0145783db563
+#   text hash     cbeb8224d45d80d6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

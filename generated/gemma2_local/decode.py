@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8066c2c7ed5ffcd0
-#   text hash     5c3d087dff033a5c
+#   content hash  5c19f4fb5f423e2e
+#   text hash     70063981afb5d32a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8066c2c7ed5ffcd0
-#   text hash     c39322d2ad436e35
+#   content hash  5c19f4fb5f423e2e
+#   text hash     92aeb5a17a9ef2a3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8066c2c7ed5ffcd0
-#   text hash     afda3ef171881787
+#   content hash  5c19f4fb5f423e2e
+#   text hash     9898d71159c48297
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

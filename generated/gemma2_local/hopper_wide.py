@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8066c2c7ed5ffcd0
-#   text hash     73fc50d5186cfecc
+#   content hash  5c19f4fb5f423e2e
+#   text hash     f60af5a477f74e7c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8066c2c7ed5ffcd0
-#   text hash     4e2a41fdcefb911e
+#   content hash  5c19f4fb5f423e2e
+#   text hash     f6269f19bb1fce79
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e35cfc6b8e4c190a
-#   text hash     a7ac19aafac58583
+#   content hash  b75d725dce6f8c81
+#   text hash     da1a0fc01c76c0e1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

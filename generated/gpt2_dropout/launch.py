@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e35cfc6b8e4c190a
-#   text hash     0e146a832f04080c
+#   content hash  b75d725dce6f8c81
+#   text hash     fa617467e56371d6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e35cfc6b8e4c190a
-#   text hash     267e4a4a0abfb5f5
+#   content hash  b75d725dce6f8c81
+#   text hash     bb9c82b9524ce09b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

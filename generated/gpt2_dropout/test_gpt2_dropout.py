@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e35cfc6b8e4c190a
-#   text hash     8fdf2be1f96bc28f
+#   content hash  b75d725dce6f8c81
+#   text hash     41479549d7b283a0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

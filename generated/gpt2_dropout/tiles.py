@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e35cfc6b8e4c190a
-#   text hash     051a94db4982f3a8
+#   content hash  b75d725dce6f8c81
+#   text hash     ec022d80ed83daa4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d969657d7b856263
-#   text hash     e7cefd95b2da5834
+#   content hash  4cf92e5fc77cbd24
+#   text hash     c36c9797231dc0b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d969657d7b856263
-#   text hash     a1037ccbc8177602
+#   content hash  4cf92e5fc77cbd24
+#   text hash     a67f8859b7cd0d39
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d969657d7b856263
-#   text hash     390caa75beec0b3a
+#   content hash  4cf92e5fc77cbd24
+#   text hash     fef25a04693a4d17
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

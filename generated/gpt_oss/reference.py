@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d969657d7b856263
-#   text hash     4e938fe27223aab7
+#   content hash  4cf92e5fc77cbd24
+#   text hash     74257445c76095d7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

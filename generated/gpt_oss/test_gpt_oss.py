@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d969657d7b856263
-#   text hash     396195b17a0fb476
+#   content hash  4cf92e5fc77cbd24
+#   text hash     3c6c929c53b556f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

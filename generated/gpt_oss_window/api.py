@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc521cf158cda8fb
-#   text hash     69e98d40b509841a
+#   content hash  a4ab6d08158cc55e
+#   text hash     6fc1e74f8df0d811
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc521cf158cda8fb
-#   text hash     9f85fe9c57f77b4b
+#   content hash  a4ab6d08158cc55e
+#   text hash     0a8ce066437bcbde
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc521cf158cda8fb
-#   text hash     70c56e4eac1f8a32
+#   content hash  a4ab6d08158cc55e
+#   text hash     a83a494c513c7bb9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc521cf158cda8fb
-#   text hash     06a934f2151eed3c
+#   content hash  a4ab6d08158cc55e
+#   text hash     31dd958aa7e125a4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc521cf158cda8fb
-#   text hash     8c0f8791f4552ec5
+#   content hash  a4ab6d08158cc55e
+#   text hash     7929bb01bc956cca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

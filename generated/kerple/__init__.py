@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61b274e3abf70530
-#   text hash     36af7665c6079af9
+#   content hash  43177ef87c3b66f8
+#   text hash     b30da146f2b136d2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61b274e3abf70530
-#   text hash     b9706334ba201b2f
+#   content hash  43177ef87c3b66f8
+#   text hash     9bbb3de259d0e4ba
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

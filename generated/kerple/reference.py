@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61b274e3abf70530
-#   text hash     0f68480e8a81fd27
+#   content hash  43177ef87c3b66f8
+#   text hash     6a00c297047ca53b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61b274e3abf70530
-#   text hash     b6a8a35c321742c5
+#   content hash  43177ef87c3b66f8
+#   text hash     fecd4cb40661cf60
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  93ee2f9ed256a1f0
-#   text hash     fc472d9f5dc0b02d
+#   content hash  957a8039e3ee8cb6
+#   text hash     cee6feb8c4506af7
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

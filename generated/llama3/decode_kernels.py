@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  93ee2f9ed256a1f0
-#   text hash     e6e93661a1ebbf69
+#   content hash  957a8039e3ee8cb6
+#   text hash     de13480857dac580
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

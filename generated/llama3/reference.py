@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  93ee2f9ed256a1f0
-#   text hash     df7aef49b0c7140f
+#   content hash  957a8039e3ee8cb6
+#   text hash     502700c273ae5caa
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  93ee2f9ed256a1f0
-#   text hash     ced400d4dd80f0cc
+#   content hash  957a8039e3ee8cb6
+#   text hash     63a4b9f2ee1374b7
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  93ee2f9ed256a1f0
-#   text hash     75efb3ce26b52064
+#   content hash  957a8039e3ee8cb6
+#   text hash     3d04d819d40f1d9a
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a4544158c2c2d9f
-#   text hash     e01d15c6ad63a86a
+#   content hash  560eb0698b4d1cdf
+#   text hash     a2b73702fffa635e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

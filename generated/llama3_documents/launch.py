@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a4544158c2c2d9f
-#   text hash     dd36c7cd848ffeeb
+#   content hash  560eb0698b4d1cdf
+#   text hash     bbd80761bd3c4abb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a4544158c2c2d9f
-#   text hash     3b959bfd660b7cd6
+#   content hash  560eb0698b4d1cdf
+#   text hash     8d1317bcbbbd355c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

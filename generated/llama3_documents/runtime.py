@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  74472c299b4df8ef
-#   text hash     0214ed88e2092d35
+#   content hash  945539be80a4b1c0
+#   text hash     e59683d0b0b04170
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -620,7 +620,7 @@ def padded_width(x):
 def alike(given):
     """A function that tells of others whether they are what these are: tensors of one shape, type and device, or None.
 
-    It takes a third of the time that looking at each takes. It tells nothing of those beside multiples of 16 bytes.
+    It takes a third of the time that looking at each takes. Those beside multiples of 16 bytes are like none.
     """
     there = operator.itemgetter(*(i for i, x in enumerate(given) if x is not None))
     absent = [i for i, x in enumerate(given) if x is None]
@@ -635,7 +635,7 @@ def alike(given):
                 return False
         return True
 
-    return compare
+    return compare if compare(given) else lambda given: False
 
 
 def rest(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a4544158c2c2d9f
-#   text hash     685fdbf78bbf2ce3
+#   content hash  560eb0698b4d1cdf
+#   text hash     566fb2e9583a0e31
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

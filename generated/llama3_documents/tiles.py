@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a4544158c2c2d9f
-#   text hash     e36f90da880e38bb
+#   content hash  560eb0698b4d1cdf
+#   text hash     0120029310589a29
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

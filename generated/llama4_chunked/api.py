@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c8f3a4ee1df4385
-#   text hash     47e11b754291f8ca
+#   content hash  a906dddd7ee39d1b
+#   text hash     1ca64e19547a12cb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

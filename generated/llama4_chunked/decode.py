@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c8f3a4ee1df4385
-#   text hash     e9766b54f3479ea5
+#   content hash  a906dddd7ee39d1b
+#   text hash     29bcff51b0e3c303
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

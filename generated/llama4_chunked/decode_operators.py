@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c8f3a4ee1df4385
-#   text hash     412da2a3ae2a2bca
+#   content hash  a906dddd7ee39d1b
+#   text hash     8a735cd1865f1235
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

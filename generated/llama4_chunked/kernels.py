@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c8f3a4ee1df4385
-#   text hash     57a1b70c844b6c5b
+#   content hash  a906dddd7ee39d1b
+#   text hash     bb5cd0a81cfe5513
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

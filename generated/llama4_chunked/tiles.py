@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c8f3a4ee1df4385
-#   text hash     df1a7b408e903ed9
+#   content hash  a906dddd7ee39d1b
+#   text hash     b081b776a4e8d1bc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a0422ba96a68722
-#   text hash     7baadb4f6e9b857f
+#   content hash  245464bbc966cf67
+#   text hash     47ba8666094a7674
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

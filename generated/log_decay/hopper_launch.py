@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a0422ba96a68722
-#   text hash     4ff2f2f4564a7b22
+#   content hash  245464bbc966cf67
+#   text hash     a4e810de550e3d6a
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

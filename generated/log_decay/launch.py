@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a0422ba96a68722
-#   text hash     216b9a5b16dcd060
+#   content hash  245464bbc966cf67
+#   text hash     c679f01b29918f24
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

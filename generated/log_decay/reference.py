@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a0422ba96a68722
-#   text hash     930067e3dc5e31d8
+#   content hash  245464bbc966cf67
+#   text hash     3512dd686c7cbbe3
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

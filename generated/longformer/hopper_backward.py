@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e746d65f267e1d0
-#   text hash     bf4b48edc886e855
+#   content hash  47530b526c134e6a
+#   text hash     334ee4cf1406a058
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

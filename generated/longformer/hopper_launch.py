@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e746d65f267e1d0
-#   text hash     2aca5af4f2633c55
+#   content hash  47530b526c134e6a
+#   text hash     3bd02ba19771b0f9
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e746d65f267e1d0
-#   text hash     3b7cd2cd1f764104
+#   content hash  47530b526c134e6a
+#   text hash     406c1391d48d9011
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

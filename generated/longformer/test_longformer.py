@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e746d65f267e1d0
-#   text hash     ad6c32e432eb2062
+#   content hash  47530b526c134e6a
+#   text hash     1c339ceb96dd61a2
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

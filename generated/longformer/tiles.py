@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e746d65f267e1d0
-#   text hash     b8c9b91da5112425
+#   content hash  47530b526c134e6a
+#   text hash     7118e2d8caec4692
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1d8b0b946465995b
-#   text hash     d66d44f134fe32cd
+#   content hash  dd605c71d79a5a2b
+#   text hash     6218dec31a5b8b2c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1d8b0b946465995b
-#   text hash     e58d7887955c6ae2
+#   content hash  dd605c71d79a5a2b
+#   text hash     153df5ad11607947
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

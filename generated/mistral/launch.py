@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1d8b0b946465995b
-#   text hash     e8715361ee847f4b
+#   content hash  dd605c71d79a5a2b
+#   text hash     946847117dd03b1c
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

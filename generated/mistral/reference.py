@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1d8b0b946465995b
-#   text hash     f6a947ee6a16cae2
+#   content hash  dd605c71d79a5a2b
+#   text hash     0391e3a1be780310
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1d8b0b946465995b
-#   text hash     99065d3c4a58bfae
+#   content hash  dd605c71d79a5a2b
+#   text hash     fa62438ca41795ff
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc5edcb6df62025b
-#   text hash     426bc92985608164
+#   content hash  f2f328d0d4ff693d
+#   text hash     96b53f349ae2b07c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

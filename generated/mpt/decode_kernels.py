@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc5edcb6df62025b
-#   text hash     11736217ea2eea56
+#   content hash  f2f328d0d4ff693d
+#   text hash     6b7933e8c1f79b3f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

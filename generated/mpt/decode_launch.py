@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc5edcb6df62025b
-#   text hash     f6cce510cc0e987d
+#   content hash  f2f328d0d4ff693d
+#   text hash     d874c78750779e18
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc5edcb6df62025b
-#   text hash     60ed670446616fd1
+#   content hash  f2f328d0d4ff693d
+#   text hash     0b8c33c3ceb6742c
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

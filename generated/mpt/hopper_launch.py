@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc5edcb6df62025b
-#   text hash     a7d7448e29c5590d
+#   content hash  f2f328d0d4ff693d
+#   text hash     1a60d521450117d0
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc5edcb6df62025b
-#   text hash     61d54e8b623c652c
+#   content hash  f2f328d0d4ff693d
+#   text hash     6a56c83575df84b8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc5edcb6df62025b
-#   text hash     159a611abe5e2d0e
+#   content hash  f2f328d0d4ff693d
+#   text hash     7e225a409b66b501
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2aaf8b33528e4a7b
-#   text hash     d5a8f4cd09bc3ad3
+#   content hash  4fe44cbc1a200602
+#   text hash     d451c18846e110ff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2aaf8b33528e4a7b
-#   text hash     12b580e32f8d3b71
+#   content hash  4fe44cbc1a200602
+#   text hash     a1527d71e99e7e1b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

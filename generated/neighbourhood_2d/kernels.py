@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2aaf8b33528e4a7b
-#   text hash     1a7a43e932d6a92c
+#   content hash  4fe44cbc1a200602
+#   text hash     c33c5178b6d971ca
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

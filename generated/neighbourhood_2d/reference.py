@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2aaf8b33528e4a7b
-#   text hash     1fe83bf19b12040c
+#   content hash  4fe44cbc1a200602
+#   text hash     f62b029ac6ac1d75
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2aaf8b33528e4a7b
-#   text hash     4dada9675b016093
+#   content hash  4fe44cbc1a200602
+#   text hash     0a7636bd908a50e9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

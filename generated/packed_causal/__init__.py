@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4db3d72a4298e475
-#   text hash     90e563a8b79b6305
+#   content hash  7e31e2e7f1ead602
+#   text hash     ae874092cf213081
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4db3d72a4298e475
-#   text hash     a91918e98fc22539
+#   content hash  7e31e2e7f1ead602
+#   text hash     dc0610e0fc20f3b0
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

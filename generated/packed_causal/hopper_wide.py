@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4db3d72a4298e475
-#   text hash     85af1c461c25023d
+#   content hash  7e31e2e7f1ead602
+#   text hash     0f0c02d5a80f0972
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

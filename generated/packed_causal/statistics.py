@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4db3d72a4298e475
-#   text hash     c3d864ee781b37e3
+#   content hash  7e31e2e7f1ead602
+#   text hash     375ce76ddc3c1e9a
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4db3d72a4298e475
-#   text hash     86edcf83aa9c271d
+#   content hash  7e31e2e7f1ead602
+#   text hash     5c26dceec522414a
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  618938588803f4e3
-#   text hash     b710ca5762b170a4
+#   content hash  ad3332f87f51f163
+#   text hash     5d8f815954f097ba
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  618938588803f4e3
-#   text hash     b3673b406debc78f
+#   content hash  ad3332f87f51f163
+#   text hash     f907c7b938487d20
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  618938588803f4e3
-#   text hash     2d479a60cbe52ec1
+#   content hash  ad3332f87f51f163
+#   text hash     5a8016b878c9555a
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  618938588803f4e3
-#   text hash     e6b0e78919bfc9b3
+#   content hash  ad3332f87f51f163
+#   text hash     92afb32687f036e7
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

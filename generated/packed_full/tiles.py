@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  618938588803f4e3
-#   text hash     b42eefede63b5d83
+#   content hash  ad3332f87f51f163
+#   text hash     c9f4cba51f54aeed
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b945047e7b5f2968
-#   text hash     dc7441cf7abf3480
+#   content hash  8e00291733740cb1
+#   text hash     2e7e6cbf4c4ab9eb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b945047e7b5f2968
-#   text hash     1a4b74dd5773be97
+#   content hash  8e00291733740cb1
+#   text hash     5d457ab7f693e2b1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

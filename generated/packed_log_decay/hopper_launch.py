@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b945047e7b5f2968
-#   text hash     7664efc2740c08d0
+#   content hash  8e00291733740cb1
+#   text hash     318ebe6183ffb6b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

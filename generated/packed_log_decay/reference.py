@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b945047e7b5f2968
-#   text hash     ee5e6520a852b2e4
+#   content hash  8e00291733740cb1
+#   text hash     bb0287911abff878
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b945047e7b5f2968
-#   text hash     0541e91066f438f1
+#   content hash  8e00291733740cb1
+#   text hash     3fbc99cac6cd4665
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2dbddfdf8bfedb2a
-#   text hash     ac798f50545df797
+#   content hash  e3d65ec6d933798e
+#   text hash     e7a6708011d5b773
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2dbddfdf8bfedb2a
-#   text hash     b50736c4a1e99edc
+#   content hash  e3d65ec6d933798e
+#   text hash     7cd31be3b0305dde
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

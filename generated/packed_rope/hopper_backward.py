@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2dbddfdf8bfedb2a
-#   text hash     dd594a86f546ffa8
+#   content hash  e3d65ec6d933798e
+#   text hash     5194addee2938c3b
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2dbddfdf8bfedb2a
-#   text hash     7d41fa4bf531a564
+#   content hash  e3d65ec6d933798e
+#   text hash     719a215e2e2b1b22
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

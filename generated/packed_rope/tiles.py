@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2dbddfdf8bfedb2a
-#   text hash     9da99fc5150ab53f
+#   content hash  e3d65ec6d933798e
+#   text hash     d4ccc678638146c2
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  19e2897cdd0865db
-#   text hash     fba009bf2d841c64
+#   content hash  9fe4642272d5d060
+#   text hash     a9fc59afd4f47f0a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  19e2897cdd0865db
-#   text hash     ea0c31015fc6b8eb
+#   content hash  9fe4642272d5d060
+#   text hash     7ddd133d527d9a7d
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

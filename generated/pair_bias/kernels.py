@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  19e2897cdd0865db
-#   text hash     8823e68453b7f508
+#   content hash  9fe4642272d5d060
+#   text hash     a00a5a90b279ac32
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

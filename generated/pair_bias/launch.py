@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  19e2897cdd0865db
-#   text hash     612f4b5c755c0492
+#   content hash  9fe4642272d5d060
+#   text hash     c9f63153f1ac115d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

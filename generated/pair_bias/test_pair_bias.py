@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  19e2897cdd0865db
-#   text hash     4144da5113b1dc91
+#   content hash  9fe4642272d5d060
+#   text hash     6d989c18e295f71c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

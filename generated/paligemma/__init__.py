@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b8b661f2552407bf
-#   text hash     d7f89edae94437b3
+#   content hash  223b8837f37960ca
+#   text hash     d9d0f4ea00f1da55
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b8b661f2552407bf
-#   text hash     42805e0866abb3ac
+#   content hash  223b8837f37960ca
+#   text hash     882fff572b16bb83
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b8b661f2552407bf
-#   text hash     31ab923ea9c28478
+#   content hash  223b8837f37960ca
+#   text hash     a2ae6c9758ab2a0c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b8b661f2552407bf
-#   text hash     64fc18d68da5e360
+#   content hash  223b8837f37960ca
+#   text hash     27843b1a0a3da5c4
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b8b661f2552407bf
-#   text hash     06cb929b6d5d94eb
+#   content hash  223b8837f37960ca
+#   text hash     e748067508e7b756
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

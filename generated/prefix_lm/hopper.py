@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87e4bd1e343cd8bd
-#   text hash     ad82b9430272b426
+#   content hash  b030e5bf0d72f767
+#   text hash     3fb21509b9c3d30e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

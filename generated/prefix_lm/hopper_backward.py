@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87e4bd1e343cd8bd
-#   text hash     9aa2e93a6d417d10
+#   content hash  b030e5bf0d72f767
+#   text hash     ce765e0f023ab185
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

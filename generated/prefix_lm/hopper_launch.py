@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87e4bd1e343cd8bd
-#   text hash     c19747f8234ebfd8
+#   content hash  b030e5bf0d72f767
+#   text hash     138ede58ce16f166
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87e4bd1e343cd8bd
-#   text hash     9f3e03204b67df02
+#   content hash  b030e5bf0d72f767
+#   text hash     6c9472fa511dbd1c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

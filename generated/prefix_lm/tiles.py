@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87e4bd1e343cd8bd
-#   text hash     41ddcea7baec2b3e
+#   content hash  b030e5bf0d72f767
+#   text hash     aad9968ed43ea18a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0949f59a63f2e98d
-#   text hash     db2872cfc94075a5
+#   content hash  2730bc920ad55888
+#   text hash     edb2414e6921c9ff
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0949f59a63f2e98d
-#   text hash     122fa8000bafc648
+#   content hash  2730bc920ad55888
+#   text hash     ba39dc52328c9873
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0949f59a63f2e98d
-#   text hash     7798340ad3d7174b
+#   content hash  2730bc920ad55888
+#   text hash     99b58c43cebba486
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

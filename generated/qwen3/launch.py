@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0949f59a63f2e98d
-#   text hash     f6b8da96a430c3c2
+#   content hash  2730bc920ad55888
+#   text hash     e8867de2efe6d153
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0949f59a63f2e98d
-#   text hash     f92adb4530a40825
+#   content hash  2730bc920ad55888
+#   text hash     2ce05db7398ac937
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09c9203e6d7b87cf
-#   text hash     9482905940363263
+#   content hash  f44a2761a5845ff3
+#   text hash     0f14dbfebd561359
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09c9203e6d7b87cf
-#   text hash     ca0908a41fd613fb
+#   content hash  f44a2761a5845ff3
+#   text hash     5e673fe6be93335c
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09c9203e6d7b87cf
-#   text hash     00b5e72bdec426b1
+#   content hash  f44a2761a5845ff3
+#   text hash     42ca790697370ff4
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09c9203e6d7b87cf
-#   text hash     4232c847167893e6
+#   content hash  f44a2761a5845ff3
+#   text hash     c02b8d88bf43699d
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09c9203e6d7b87cf
-#   text hash     dbeb2235bf390cf1
+#   content hash  f44a2761a5845ff3
+#   text hash     bfae346a976e001c
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

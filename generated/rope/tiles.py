@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09c9203e6d7b87cf
-#   text hash     826a09cf579a1749
+#   content hash  f44a2761a5845ff3
+#   text hash     56f88822ff29b914
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e4b964d70e67297
-#   text hash     1376f1033bf99eab
+#   content hash  a6fbb97af865311c
+#   text hash     34a151439b1e5a67
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e4b964d70e67297
-#   text hash     4996a9d8634f45fb
+#   content hash  a6fbb97af865311c
+#   text hash     30609f4a3fcf4259
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e4b964d70e67297
-#   text hash     b264a3b40c3e9caa
+#   content hash  a6fbb97af865311c
+#   text hash     e621bf02ff5e72d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e4b964d70e67297
-#   text hash     f143b1ac06b69ed7
+#   content hash  a6fbb97af865311c
+#   text hash     e133c5febc241d04
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

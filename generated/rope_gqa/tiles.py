@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e4b964d70e67297
-#   text hash     bcfa51aea0925947
+#   content hash  a6fbb97af865311c
+#   text hash     2ee63c11a301b602
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

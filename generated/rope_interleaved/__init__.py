@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49e860e0dd96f294
-#   text hash     6f6fb7fd42ecca06
+#   content hash  4d0497ffca5e43cb
+#   text hash     86d2dba950387a90
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49e860e0dd96f294
-#   text hash     74310e9f07cf8913
+#   content hash  4d0497ffca5e43cb
+#   text hash     27cae01ee60d8e7d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49e860e0dd96f294
-#   text hash     c7f217bbd9659a06
+#   content hash  4d0497ffca5e43cb
+#   text hash     ac875a24cfe7259f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49e860e0dd96f294
-#   text hash     24b5e0d07705647f
+#   content hash  4d0497ffca5e43cb
+#   text hash     b44b2a7183c1eb3a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

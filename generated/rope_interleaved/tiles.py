@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49e860e0dd96f294
-#   text hash     d609a08e6bdd9079
+#   content hash  4d0497ffca5e43cb
+#   text hash     bd3791ecac86e103
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f43f40cf414d163e
-#   text hash     621a4ee5557b7149
+#   content hash  b4eb4ede0cda5a65
+#   text hash     0beb18b741d48f34
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f43f40cf414d163e
-#   text hash     0321129322ca7520
+#   content hash  b4eb4ede0cda5a65
+#   text hash     b3031c73cf8ab2ea
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f43f40cf414d163e
-#   text hash     5b40d28ec23964b1
+#   content hash  b4eb4ede0cda5a65
+#   text hash     b354e94ee06daa9f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f43f40cf414d163e
-#   text hash     d597d9b1aed85da8
+#   content hash  b4eb4ede0cda5a65
+#   text hash     4736123fd1006a39
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f43f40cf414d163e
-#   text hash     84bfb73346c3dcd9
+#   content hash  b4eb4ede0cda5a65
+#   text hash     c8e6781979453980
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

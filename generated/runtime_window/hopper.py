@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c66a217097de7c1e
-#   text hash     6e206a6f7ce3d6e7
+#   content hash  6552d6c30a75b5f4
+#   text hash     c02a463d9cb8c34f
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c66a217097de7c1e
-#   text hash     02a832a2a1d4f3d5
+#   content hash  6552d6c30a75b5f4
+#   text hash     b358b088ee1396e2
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c66a217097de7c1e
-#   text hash     fbadb7808f3e962b
+#   content hash  6552d6c30a75b5f4
+#   text hash     405f5e518c45761b
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c66a217097de7c1e
-#   text hash     c4c81236865d8772
+#   content hash  6552d6c30a75b5f4
+#   text hash     f9aa27ba9749a920
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c66a217097de7c1e
-#   text hash     7b421f13ba8a85ef
+#   content hash  6552d6c30a75b5f4
+#   text hash     bd3561ac1196ba8b
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

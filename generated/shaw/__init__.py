@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7aab2d94cf864f54
-#   text hash     c3330d28be4bb2b0
+#   content hash  7500bab5248b17c8
+#   text hash     258b240c37b07041
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7aab2d94cf864f54
-#   text hash     c00d0882a78d1f04
+#   content hash  7500bab5248b17c8
+#   text hash     9e4d7d991c3e1dfd
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

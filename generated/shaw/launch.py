@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7aab2d94cf864f54
-#   text hash     a75a52cfdccfa46f
+#   content hash  7500bab5248b17c8
+#   text hash     e3d8b2eab492534c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

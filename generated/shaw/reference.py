@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7aab2d94cf864f54
-#   text hash     6aa44b9a31250989
+#   content hash  7500bab5248b17c8
+#   text hash     22d49e2bf1116155
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

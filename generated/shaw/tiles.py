@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7aab2d94cf864f54
-#   text hash     02202236d368626c
+#   content hash  7500bab5248b17c8
+#   text hash     39f86322ffe60fd8
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

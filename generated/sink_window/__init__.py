@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d8ffce115fde075a
-#   text hash     813eee8cc7bb26e5
+#   content hash  7cdb57e0b6518da4
+#   text hash     48e562abb183d209
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d8ffce115fde075a
-#   text hash     a63a352098ceca4b
+#   content hash  7cdb57e0b6518da4
+#   text hash     da45d40c4b96343f
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

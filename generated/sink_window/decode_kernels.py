@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d8ffce115fde075a
-#   text hash     0e79b5eb6c5e1147
+#   content hash  7cdb57e0b6518da4
+#   text hash     a372de34e65fd214
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d8ffce115fde075a
-#   text hash     3643a4f021c3d6ae
+#   content hash  7cdb57e0b6518da4
+#   text hash     baa4b10e23cddebe
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

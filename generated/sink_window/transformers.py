@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d8ffce115fde075a
-#   text hash     8ba4492dba056245
+#   content hash  7cdb57e0b6518da4
+#   text hash     769748108a11da63
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d146d4289390079d
-#   text hash     c63c5e0d486ead21
+#   content hash  fa2b5bfad0d1af24
+#   text hash     65fbf31d9310d453
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  fa3f197655b0efed
-#   text hash     cad388dde1acc66f
+#   content hash  0eebfaae01ad46c6
+#   text hash     1a6e12340281ab25
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -75,7 +75,7 @@ def _span(x):
 def remembered(calls, check, given, numbers):
     """What `check` makes of a call, and whether the last call was like this one, which none can take a gradient of.
 
-    A last call whose tensors stand beside multiples of 16 bytes is like none, as others may run other kernels. From the second call with such shapes and numbers on nothing is checked.
+    From the second call with such shapes and numbers on nothing is checked.
     """
     try:
         last = calls.get(None)
@@ -97,8 +97,7 @@ def remembered(calls, check, given, numbers):
             # lengths that never come again
             calls.clear()
         calls[key] = call
-    aligned = not any(isinstance(x, tuple) and x[-1] for x in shapes)
-    if aligned and not any(x is not None and x.requires_grad for x in given):
+    if not any(x is not None and x.requires_grad for x in given):
         call.alike = call.alike or call.find_alike(given)
         calls[None] = call
     return call, False

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d146d4289390079d
-#   text hash     d282cc0fc68dc1ae
+#   content hash  fa2b5bfad0d1af24
+#   text hash     5485b0bfd55099fc
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

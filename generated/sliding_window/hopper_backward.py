@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d146d4289390079d
-#   text hash     c090d1028eb8bfc4
+#   content hash  fa2b5bfad0d1af24
+#   text hash     e79b2e1414b2f80a
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d146d4289390079d
-#   text hash     dce2784d687cc1c6
+#   content hash  fa2b5bfad0d1af24
+#   text hash     2876f63098bee066
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d146d4289390079d
-#   text hash     7f996925ab178da7
+#   content hash  fa2b5bfad0d1af24
+#   text hash     3ab8ff26a6abfc9a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

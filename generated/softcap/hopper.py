@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e835155097bb49d
-#   text hash     6ddf24048bf48393
+#   content hash  8e9b34ef450185f2
+#   text hash     b12decc4cb08dd2d
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e835155097bb49d
-#   text hash     d28d64a7d4f430ea
+#   content hash  8e9b34ef450185f2
+#   text hash     74dd46d1113189dc
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

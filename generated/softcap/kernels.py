@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e835155097bb49d
-#   text hash     ca9e3f02523c6cec
+#   content hash  8e9b34ef450185f2
+#   text hash     3e790c861eeb6548
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

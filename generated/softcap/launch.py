@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e835155097bb49d
-#   text hash     1db0e25aac1ec6c3
+#   content hash  8e9b34ef450185f2
+#   text hash     fc939919fd23ede7
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e835155097bb49d
-#   text hash     57db339478396f47
+#   content hash  8e9b34ef450185f2
+#   text hash     f2aae9214c695579
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

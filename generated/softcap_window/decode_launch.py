@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  359dbfce25738348
-#   text hash     26a2d0c30f68cd4e
+#   content hash  133b9c36b6fbd4c2
+#   text hash     c915a26c85aee198
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  359dbfce25738348
-#   text hash     80bfed1c24fa64b5
+#   content hash  133b9c36b6fbd4c2
+#   text hash     cae09bb78831363b
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

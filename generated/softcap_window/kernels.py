@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  359dbfce25738348
-#   text hash     63b9d36423a005fe
+#   content hash  133b9c36b6fbd4c2
+#   text hash     bdc1a1998bed99a4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  359dbfce25738348
-#   text hash     23ab9cd76e55efb5
+#   content hash  133b9c36b6fbd4c2
+#   text hash     8950f6e656b74b16
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

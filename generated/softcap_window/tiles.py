@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  359dbfce25738348
-#   text hash     c939a70f64bc8762
+#   content hash  133b9c36b6fbd4c2
+#   text hash     2897f511f7ea17d4
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4102d4f416066b6b
-#   text hash     f4b33655909b26f4
+#   content hash  310d728a09d291d6
+#   text hash     1736340f3bd06b5e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4102d4f416066b6b
-#   text hash     c06eb4715c401554
+#   content hash  310d728a09d291d6
+#   text hash     3ec677fac9ab7183
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4102d4f416066b6b
-#   text hash     4f5a610b40128ec1
+#   content hash  310d728a09d291d6
+#   text hash     22aa0fc1dcd46a8b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

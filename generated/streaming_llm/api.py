@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbdaf3f91aa1efc8
-#   text hash     5838c50d6b1b2ca6
+#   content hash  aec631c77689be90
+#   text hash     67ac25703724e843
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

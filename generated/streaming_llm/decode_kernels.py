@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbdaf3f91aa1efc8
-#   text hash     78e03b85f0ee1173
+#   content hash  aec631c77689be90
+#   text hash     1d3bffe541ab5424
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

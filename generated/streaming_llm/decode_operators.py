@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbdaf3f91aa1efc8
-#   text hash     041824c8cae0bfd1
+#   content hash  aec631c77689be90
+#   text hash     5b8060291ab6ecad
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbdaf3f91aa1efc8
-#   text hash     bf9ec72ad3afa110
+#   content hash  aec631c77689be90
+#   text hash     85dcfb6ed3b6046d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

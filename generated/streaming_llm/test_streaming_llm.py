@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bbdaf3f91aa1efc8
-#   text hash     3150f02335bcbd57
+#   content hash  aec631c77689be90
+#   text hash     997f9d0b355039f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

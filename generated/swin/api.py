@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  449311779a5f02d1
-#   text hash     beef5dc3f538fcc1
+#   content hash  27d50b38329413f5
+#   text hash     adb33f40f83c166b
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

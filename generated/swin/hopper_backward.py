@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  449311779a5f02d1
-#   text hash     1a1577ae88b8424b
+#   content hash  27d50b38329413f5
+#   text hash     7223d429fd70517d
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

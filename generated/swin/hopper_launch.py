@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  449311779a5f02d1
-#   text hash     4ebe6f63bd980ca7
+#   content hash  27d50b38329413f5
+#   text hash     9039b15658370273
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  449311779a5f02d1
-#   text hash     92e645309ebc0aa3
+#   content hash  27d50b38329413f5
+#   text hash     b712ef644f367703
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

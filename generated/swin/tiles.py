@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  449311779a5f02d1
-#   text hash     9651835b1bb0a8d6
+#   content hash  27d50b38329413f5
+#   text hash     b2213c1585574a01
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

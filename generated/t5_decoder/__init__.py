@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac315d6a5c92248f
-#   text hash     1a48d87792babfa2
+#   content hash  bc961df7b9127511
+#   text hash     64f348325b8107e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac315d6a5c92248f
-#   text hash     fae09c096af5a2a5
+#   content hash  bc961df7b9127511
+#   text hash     c4ffda64420236d2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac315d6a5c92248f
-#   text hash     9ee1f83abfbd5929
+#   content hash  bc961df7b9127511
+#   text hash     f6295e228675f24a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

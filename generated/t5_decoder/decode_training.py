@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac315d6a5c92248f
-#   text hash     5a4346429a8ec31b
+#   content hash  bc961df7b9127511
+#   text hash     6a7732b07c1834f8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

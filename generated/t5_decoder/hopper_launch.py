@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac315d6a5c92248f
-#   text hash     b8e810153308b71f
+#   content hash  bc961df7b9127511
+#   text hash     1c2d58bdfb314be6
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  303fe670584e161c
-#   text hash     688b07f4da3172d4
+#   content hash  f974e2bfde07a1e9
+#   text hash     6d9a169f514983ec
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  303fe670584e161c
-#   text hash     83b675aa05a22687
+#   content hash  f974e2bfde07a1e9
+#   text hash     b53fc17bf5532605
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

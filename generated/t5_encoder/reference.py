@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  303fe670584e161c
-#   text hash     8c5b379f915e8e9d
+#   content hash  f974e2bfde07a1e9
+#   text hash     59f7e18752aedce9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  303fe670584e161c
-#   text hash     3e57c7cdb9e62e69
+#   content hash  f974e2bfde07a1e9
+#   text hash     8e48e6aab398ee39
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

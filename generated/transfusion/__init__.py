@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5397075bdd96e6c5
-#   text hash     632cd9a00074271b
+#   content hash  0cc5116fa40d80e1
+#   text hash     07010af700c03546
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5397075bdd96e6c5
-#   text hash     ab77002267b9247b
+#   content hash  0cc5116fa40d80e1
+#   text hash     3e97170cba7fdb92
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

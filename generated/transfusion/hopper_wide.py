@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5397075bdd96e6c5
-#   text hash     449414240b7c7bbb
+#   content hash  0cc5116fa40d80e1
+#   text hash     9d514a19f095f33f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5397075bdd96e6c5
-#   text hash     9844ee3bd5bf03ab
+#   content hash  0cc5116fa40d80e1
+#   text hash     28fa4feeea48f151
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5397075bdd96e6c5
-#   text hash     a7c961b804dab070
+#   content hash  0cc5116fa40d80e1
+#   text hash     0fcb76e78fea9666
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

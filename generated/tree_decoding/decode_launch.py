@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c1e118d6a65aa32
-#   text hash     96185aa9346d5306
+#   content hash  3dbf6dfcba9f3c22
+#   text hash     06f7a63c3902c423
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

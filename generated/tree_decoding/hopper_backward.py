@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c1e118d6a65aa32
-#   text hash     d8f3af893f2660cc
+#   content hash  3dbf6dfcba9f3c22
+#   text hash     b1f8c87296438ba8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c1e118d6a65aa32
-#   text hash     b036c89b932631ec
+#   content hash  3dbf6dfcba9f3c22
+#   text hash     298be5bfffe2296c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

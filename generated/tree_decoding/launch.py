@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c1e118d6a65aa32
-#   text hash     98b997b6ad05bc96
+#   content hash  3dbf6dfcba9f3c22
+#   text hash     23cbcf3ab942a306
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c1e118d6a65aa32
-#   text hash     2e630d8b17c6c9ec
+#   content hash  3dbf6dfcba9f3c22
+#   text hash     1c835a46a79720a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

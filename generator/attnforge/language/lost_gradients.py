@@ -29,10 +29,11 @@ def check(scores: Sequence[tuple[Node, Value]], learned: Sequence[str], problems
 
 def could_learn(given: Input, masks: Sequence[Node], scores: Sequence[Node]) -> bool:
     """True if an input would get a gradient from some score if its spec asked for one."""
+    if given.no_gradient or any(_reads(node, given.name) for node in masks):
+        return False
     reads = {node: _reads(node, given.name) for node in scores}
-    places = (dict(zip(given.written, n.args, strict=True)) for leaves in reads.values() for n in leaves)
-    tokens = (place for found in places for i, place in found.items() if given.kinds[i] == "token")
-    if given.no_gradient or any(_reads(node, given.name) for node in masks) or any(x.op != "var" for x in tokens):
+    indexed = (pair for leaves in reads.values() for n in leaves for pair in zip(given.written, n.args, strict=True))
+    if any(given.kinds[axis] == "token" and place.op != "var" for axis, place in indexed):
         return False
     return any(leaves and not _stop(node, leaves) for node, leaves in reads.items())
 

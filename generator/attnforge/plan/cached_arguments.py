@@ -9,7 +9,7 @@ from ..expressions.inputs import Input
 from ..language.spec import Spec
 from .arguments import Argument
 from .paged import PAGED
-from .reference import quoted
+from .reference import described
 
 _COUNTS = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
 _PAGED = {"batch": "P", "key": "page", "token": "page"}
@@ -30,11 +30,7 @@ class CachedArgument:
     @property
     def doc(self) -> str:
         """What it is, on one line."""
-        a = self.argument
-        kind = "" if a.dtype == "float" else f"{a.dtype} "
-        shape = f"{self.shape}, packed {self.packed}" if self.packed else self.shape
-        facts = f"{kind}{shape}{', optional' if a.default or a.optional else ''}" if a.axes else a.dtype
-        return "; ".join(part for part in (facts, quoted(a.doc)) if part)
+        return described(self.argument, f"{self.shape}, packed {self.packed}" if self.packed else self.shape)
 
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> tuple[CachedArgument, ...]:

@@ -151,7 +151,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
-        docs={a.name: _doc(a, shapes) for a in arguments},
+        docs={a.name: described(a, shapes.get(a.name, "")) for a in arguments},
         refused=_refused(spec, arguments),
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
@@ -219,8 +219,8 @@ def quoted(text: str) -> str:
     return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _doc(argument: Argument, shapes: dict[str, str]) -> str:
-    shape = shapes.get(argument.name, "")
+def described(argument: Argument, shape: str) -> str:
+    """What an argument is, on one line: its type and shape, and what its spec says of it."""
     kind = "" if argument.kind == "tensor" and argument.dtype == "float" else argument.dtype
     default = "optional" if argument.optional or argument.default else ""
     facts = ", ".join(part for part in (" ".join(filter(None, (kind, shape))), default) if part)
